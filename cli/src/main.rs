@@ -1,0 +1,2 @@
+//! pando
+fn main() {}

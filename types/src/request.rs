@@ -1,0 +1,248 @@
+//! What a client asks a server, and the answers.
+//!
+//! Invariant: every list in an answer is bounded by limits.rs, so that an answer fits in a frame.
+
+use serde::{Deserialize, Serialize};
+
+use crate::attr::{Attr, FileKind};
+use crate::command::{Envelope, Reply};
+use crate::epoch::{Generation, MapEpoch};
+use crate::error::FsError;
+use crate::extent::Extent;
+use crate::ids::{InodeId, SegmentId, SessionId};
+use crate::name::{FileName, XattrName};
+use crate::shard_map::ShardMap;
+
+/// A request with what its sender knows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RequestMessage {
+    /// The shard map it was routed by.
+    pub epoch: MapEpoch,
+    /// The highest generation its sender has seen.
+    pub generation: Generation,
+    /// What is asked.
+    pub request: Request,
+}
+
+/// An answer with what its sender knows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResponseMessage {
+    /// The highest generation its sender has seen.
+    pub generation: Generation,
+    /// The answer.
+    pub result: Result<Response, FsError>,
+}
+
+/// What a server can be asked. Reads are linearizable: they see every change acknowledged before they were sent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Request {
+    /// The shard map. Answer: [`Response::ShardMap`].
+    ShardMap,
+    /// How the cluster's data is stored, for mounts. Answer: [`Response::Mount`].
+    Mount,
+    /// Opens a session. Answer: [`Response::Session`].
+    OpenSession,
+    /// The session is alive. Answer: [`Response::Done`], or an error of kind `Stale`.
+    KeepAlive {
+        /// Which.
+        session: SessionId,
+    },
+    /// A change. Answer: [`Response::Reply`].
+    Change(Envelope),
+    /// A name in a directory. Answer: [`Response::Attr`].
+    Lookup {
+        /// Directory.
+        parent: InodeId,
+        /// Name in it.
+        name: FileName,
+    },
+    /// Attributes. Answer: [`Response::Attr`].
+    GetAttr {
+        /// Which inode.
+        inode: InodeId,
+    },
+    /// Attributes and content map of a regular file from `offset` on. Answer: [`Response::Content`].
+    Content {
+        /// Which inode.
+        inode: InodeId,
+        /// Extents that end at or before this are left out.
+        offset: u64,
+    },
+    /// A page of a directory in name order, without `.` and `..`. Answer: [`Response::Directory`].
+    ReadDir {
+        /// Directory.
+        inode: InodeId,
+        /// Names after this one.
+        after: Option<FileName>,
+        /// With attributes.
+        plus: bool,
+        /// Most entries wanted, at most [`crate::limits::DIR_ENTRIES_PER_PAGE_MAX`].
+        limit: u32,
+    },
+    /// A symbolic link's target. Answer: [`Response::Bytes`].
+    ReadLink {
+        /// Which inode.
+        inode: InodeId,
+    },
+    /// An extended attribute. Answer: [`Response::Bytes`].
+    GetXattr {
+        /// Which inode.
+        inode: InodeId,
+        /// Name with namespace.
+        name: XattrName,
+    },
+    /// Names of the extended attributes. Answer: [`Response::Xattrs`].
+    ListXattr {
+        /// Which inode.
+        inode: InodeId,
+    },
+    /// The parent directory of a directory (`..`). Answer: [`Response::Attr`].
+    Parent {
+        /// A directory.
+        inode: InodeId,
+    },
+    /// Totals. Answer: [`Response::Totals`].
+    Totals,
+    /// Checks every invariant of the state. Answer: [`Response::Fsck`].
+    Fsck,
+    /// Which of these segments the metadata refers to, or may yet (their session lives). Answer: [`Response::Segments`].
+    SegmentsInUse {
+        /// At most 1,000.
+        segments: Vec<SegmentId>,
+    },
+    /// Collects leaked and dead segments now. Answer: [`Response::Collected`].
+    Collect,
+    /// The node's state. Answer: [`Response::Status`].
+    Status,
+}
+
+/// Answers of a server.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Response {
+    /// Done.
+    Done,
+    /// The shard map.
+    ShardMap(ShardMap),
+    /// What a mount needs to know.
+    Mount(MountInfo),
+    /// A session's id.
+    Session(SessionId),
+    /// A command's reply.
+    Reply(Reply),
+    /// Attributes.
+    Attr(Attr),
+    /// Attributes and content map of a file.
+    Content(Content),
+    /// A page of a directory.
+    Directory(DirectoryPage),
+    /// A link's target or an attribute's value.
+    Bytes(Vec<u8>),
+    /// Names of extended attributes.
+    Xattrs(Vec<XattrName>),
+    /// Totals.
+    Totals(Totals),
+    /// What fsck found; empty is clean.
+    Fsck(FsckReport),
+    /// Those of the asked segments that must be kept.
+    Segments(Vec<SegmentId>),
+    /// What a collection did.
+    Collected(Collected),
+    /// The node's state.
+    Status(Status),
+}
+
+/// How the cluster's data is stored.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MountInfo {
+    /// The object store's URL without credentials: `file:///...` or `s3://bucket/prefix`.
+    pub object_store: String,
+    /// Endpoint of an S3-compatible store, if not AWS's own.
+    pub s3_endpoint: Option<String>,
+    /// Names the cluster; segments lie under it.
+    pub cluster: String,
+}
+
+/// Where a file's bytes are.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Content {
+    /// Attributes of the same moment.
+    pub attr: Attr,
+    /// Bytes from offset 0 where no extent lies over them; beyond both, zeros.
+    pub inline: Vec<u8>,
+    /// At most [`crate::limits::EXTENTS_PER_PAGE_MAX`], ascending, without overlap.
+    pub extents: Vec<Extent>,
+    /// There are more extents after the last.
+    pub more: bool,
+}
+
+/// A page of a directory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DirectoryPage {
+    /// In name order.
+    pub entries: Vec<DirectoryEntry>,
+    /// There are no names after the last entry.
+    pub end: bool,
+}
+
+/// An entry of a directory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DirectoryEntry {
+    /// The name.
+    pub name: FileName,
+    /// The inode.
+    pub inode: InodeId,
+    /// What it is.
+    pub kind: FileKind,
+    /// Its attributes, if asked for.
+    pub attr: Option<Attr>,
+}
+
+/// Sums over the shard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Totals {
+    /// Inodes that exist, orphans included.
+    pub inodes: u64,
+    /// Bytes allocated to files.
+    pub bytes: u64,
+}
+
+/// What fsck found.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct FsckReport {
+    /// Inodes looked at.
+    pub inodes: u64,
+    /// A sentence per broken invariant; at most 1,000.
+    pub problems: Vec<String>,
+    /// Orphans waiting to be reclaimed: no problem, but worth knowing.
+    pub orphans: u64,
+    /// Dead segments waiting to be deleted.
+    pub dead_segments: u64,
+}
+
+/// What a collection did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Collected {
+    /// Orphaned inodes removed.
+    pub orphans: u64,
+    /// Segments that lost their last reference, deleted.
+    pub dead_segments: u64,
+    /// Segments that never had one (a client died before its commit), deleted.
+    pub leaked_segments: u64,
+    /// Segments in the store that were looked at.
+    pub objects: u64,
+}
+
+/// A node's state.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// The map it serves by.
+    pub shard_map: ShardMap,
+    /// Live sessions.
+    pub sessions: u64,
+    /// Sums.
+    pub totals: Totals,
+    /// Last index applied from the log.
+    pub applied: u64,
+    /// Program version.
+    pub version: String,
+}

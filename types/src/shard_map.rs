@@ -1,0 +1,115 @@
+//! Which shard owns a slot, and on which nodes its replicas are.
+//!
+//! Invariant ([`ShardMap::validate`]): the ranges cover every slot once, in order, and name known nodes.
+
+use serde::{Deserialize, Serialize};
+
+use crate::epoch::MapEpoch;
+use crate::ids::{NodeId, ShardId, SlotId};
+
+/// The map at one epoch.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShardMap {
+    /// Its version.
+    pub epoch: MapEpoch,
+    /// Ranges in slot order.
+    pub ranges: Vec<SlotRange>,
+    /// Shards by id, in order.
+    pub shards: Vec<Shard>,
+    /// Nodes by id, in order.
+    pub nodes: Vec<Node>,
+}
+
+/// Slots `[first, last]` of a shard.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SlotRange {
+    /// First slot.
+    pub first: SlotId,
+    /// Last slot, included.
+    pub last: SlotId,
+    /// The owner.
+    pub shard: ShardId,
+}
+
+/// A shard's replicas.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shard {
+    /// The shard.
+    pub id: ShardId,
+    /// Where its replicas are.
+    pub replicas: Vec<NodeId>,
+    /// Who led it last, as far as the map knows.
+    pub leader: Option<NodeId>,
+}
+
+/// A metadata server.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Node {
+    /// The node.
+    pub id: NodeId,
+    /// `host:port` of its rpc.
+    pub address: String,
+}
+
+impl ShardMap {
+    /// The map of a cluster of one node: one shard with every slot.
+    pub fn single(node: NodeId, address: String) -> ShardMap {
+        let shard = ShardId(0);
+        ShardMap {
+            epoch: MapEpoch(1),
+            ranges: vec![SlotRange { first: SlotId(0), last: SlotId(SlotId::COUNT - 1), shard }],
+            shards: vec![Shard { id: shard, replicas: vec![node], leader: Some(node) }],
+            nodes: vec![Node { id: node, address }],
+        }
+    }
+
+    /// The shard that owns a slot; a valid map has one for each.
+    pub fn shard_of(&self, slot: SlotId) -> Option<&Shard> {
+        let at = self.ranges.partition_point(|r| r.last < slot);
+        let range = self.ranges.get(at).filter(|r| r.first <= slot)?;
+        self.shards.iter().find(|s| s.id == range.shard)
+    }
+
+    /// Where a node listens.
+    pub fn address_of(&self, node: NodeId) -> Option<&str> {
+        self.nodes.iter().find(|n| n.id == node).map(|n| n.address.as_str())
+    }
+
+    /// Checks the invariant of this type.
+    pub fn validate(&self) -> Result<(), String> {
+        let mut next = 0;
+        for range in &self.ranges {
+            if range.first.0 != next || range.last < range.first {
+                return Err(format!("slot {next} is owned by no shard or by two"));
+            }
+            next = range.last.0 + 1;
+            let shard = self.shard_of(range.first).ok_or(format!("shard {} is not listed", range.shard))?;
+            if let Some(node) = shard.replicas.iter().find(|n| self.address_of(**n).is_none()) {
+                return Err(format!("node {node} of shard {} is not listed", shard.id));
+            }
+        }
+        if next != SlotId::COUNT {
+            return Err(format!("slot {next} is owned by no shard"));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_the_owner_and_refuses_gaps() {
+        let mut map = ShardMap::single(NodeId(1), "127.0.0.1:1".into());
+        assert_eq!(map.validate(), Ok(()));
+        map.ranges[0].last = SlotId(99);
+        assert!(map.validate().is_err());
+        map.ranges.push(SlotRange { first: SlotId(100), last: SlotId(SlotId::COUNT - 1), shard: ShardId(1) });
+        assert!(map.validate().is_err(), "shard 1 is not listed");
+        map.shards.push(Shard { id: ShardId(1), replicas: vec![NodeId(1)], leader: None });
+        assert_eq!(map.validate(), Ok(()));
+        assert_eq!(map.shard_of(SlotId(99)).map(|s| s.id), Some(ShardId(0)));
+        assert_eq!(map.shard_of(SlotId(100)).map(|s| s.id), Some(ShardId(1)));
+    }
+}
