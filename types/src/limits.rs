@@ -55,6 +55,8 @@ pub const SESSION_TTL_MS: u64 = 30_000;
 pub const FRAME_BYTES_MAX: usize = 8 << 20;
 /// Most requests of one connection that may be in progress; further ones wait unread.
 pub const REQUESTS_PER_CONNECTION_MAX: usize = 1024;
+/// Most connections a server keeps open: clients, and the other nodes; each holds at most a frame that is arriving.
+pub const CONNECTIONS_MAX: usize = 4096;
 
 const _: () = assert!(FRAME_BYTES_MAX >= 2 * ENTRY_BYTES_MAX);
 const _: () = assert!(DIR_ENTRIES_PER_PAGE_MAX * (NAME_BYTES_MAX + 256) < FRAME_BYTES_MAX);
