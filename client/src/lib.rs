@@ -1,1 +1,17 @@
-//! Not yet.
+//! The library under every front end: metadata calls and open files.
+//!
+//! Not here: FUSE (client-fuse), servers. Invariant: what `lib.rs` exports is all that front ends use.
+
+mod cache;
+pub mod client;
+mod file;
+mod memory;
+pub mod meta;
+mod retry;
+mod router;
+mod session;
+
+pub use client::{Client, ClientConfig, Space};
+pub use file::handle::{HandleId, OpenMode, Opened, SeekTo};
+pub use meta::{Meta, Renamed, Unlinked};
+pub use retry::RetryPolicy;
