@@ -1,0 +1,432 @@
+//! The metadata half of the client: an async fn per verb, over sessions, routing and retries.
+//!
+//! Not here: open files and their unsaved bytes (`client.rs`, `file/`), caching.
+//! Invariants: a change takes effect once, however often it is sent; reads see every change that was acknowledged before;
+//! every call ends within the policy's deadline.
+
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use pando_types::command::{Commit, Create, Rename, XattrMode};
+use pando_types::limits::SESSION_TTL_MS;
+use pando_types::request::{
+    Collected, Content, DirectoryPage, FsckReport, MountInfo, Request, RequestMessage, Response, Status, Totals,
+};
+use pando_types::shard_map::ShardMap;
+use pando_types::{
+    Attr, Command, Envelope, Errno, FileName, FsError, InodeId, OpId, Reply, SegmentId, SessionId, SlotId, XattrName,
+    command::AttrChange,
+};
+
+use crate::retry::{self, Failure, RetryPolicy};
+use crate::router::Router;
+use crate::session::{Session, Sessions};
+
+/// A first connection fails sooner than a later call: a wrong address should be told at once.
+const CONNECT_TIME_MAX: Duration = Duration::from_secs(10);
+/// Time for saying goodbye; a server that misses it ends the session by itself.
+const CLOSE_TIME_MAX: Duration = Duration::from_secs(5);
+/// Two of three keep-alives may be lost.
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_millis(SESSION_TTL_MS / 3);
+const ROOT_SLOT: SlotId = SlotId(0);
+
+/// A connection to the metadata servers of a cluster. Clones share it.
+#[derive(Clone)]
+pub struct Meta(Arc<Inner>);
+
+struct Inner {
+    router: Router,
+    sessions: Sessions,
+    policy: RetryPolicy,
+}
+
+/// What [`Meta::unlink`] did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unlinked {
+    /// The inode that lost a name.
+    pub inode: InodeId,
+    /// It has no name left and is kept until [`Meta::release_orphans`].
+    pub held: bool,
+}
+
+/// What [`Meta::rename`] did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Renamed {
+    /// The moved inode.
+    pub inode: InodeId,
+    /// The inode that lost the new name, if one did; when exchanging: the other one.
+    pub replaced: Option<InodeId>,
+    /// The replaced inode has no name left and is kept until [`Meta::release_orphans`].
+    pub held: bool,
+}
+
+/// The verbs. Each fails with the errno that the system call should report; EIO when no server answered in time.
+impl Meta {
+    /// Connects to the cluster that the server at `address` (`host:port`) belongs to. Needs a tokio runtime.
+    pub async fn connect(address: &str, policy: RetryPolicy) -> Result<Meta, FsError> {
+        let meta = Meta(Arc::new(Inner { router: Router::new(address), sessions: Sessions::default(), policy }));
+        let deadline = Instant::now() + policy.deadline.min(CONNECT_TIME_MAX);
+        match meta.0.call(ROOT_SLOT, Request::ShardMap, deadline).await? {
+            Response::ShardMap(map) => meta.0.router.adopt(map),
+            other => return Err(unexpected(&other)),
+        };
+        Ok(meta)
+    }
+
+    /// The attributes of a name's inode. ENOENT, ENOTDIR.
+    pub async fn lookup(&self, parent: InodeId, name: &FileName) -> Result<Attr, FsError> {
+        attr(self.read(parent.slot(), Request::Lookup { parent, name: name.clone() }).await?)
+    }
+
+    /// Attributes. ENOENT.
+    pub async fn getattr(&self, inode: InodeId) -> Result<Attr, FsError> {
+        attr(self.read(inode.slot(), Request::GetAttr { inode }).await?)
+    }
+
+    /// A page of a regular file's content map, from `offset` (bytes) on.
+    pub async fn content(&self, inode: InodeId, offset: u64) -> Result<Content, FsError> {
+        match self.read(inode.slot(), Request::Content { inode, offset }).await? {
+            Response::Content(content) => Ok(content),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// A page of a directory, in name order, after a name.
+    pub async fn readdir(
+        &self,
+        inode: InodeId,
+        after: Option<FileName>,
+        plus: bool,
+        limit: u32,
+    ) -> Result<DirectoryPage, FsError> {
+        match self.read(inode.slot(), Request::ReadDir { inode, after, plus, limit }).await? {
+            Response::Directory(page) => Ok(page),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// A symbolic link's target. EINVAL for anything else.
+    pub async fn readlink(&self, inode: InodeId) -> Result<Vec<u8>, FsError> {
+        bytes(self.read(inode.slot(), Request::ReadLink { inode }).await?)
+    }
+
+    /// An extended attribute. ENODATA.
+    pub async fn getxattr(&self, inode: InodeId, name: &XattrName) -> Result<Vec<u8>, FsError> {
+        bytes(self.read(inode.slot(), Request::GetXattr { inode, name: name.clone() }).await?)
+    }
+
+    /// Names of the extended attributes.
+    pub async fn listxattr(&self, inode: InodeId) -> Result<Vec<XattrName>, FsError> {
+        match self.read(inode.slot(), Request::ListXattr { inode }).await? {
+            Response::Xattrs(names) => Ok(names),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// The parent of a directory; the root's is the root.
+    pub async fn parent(&self, inode: InodeId) -> Result<Attr, FsError> {
+        attr(self.read(inode.slot(), Request::Parent { inode }).await?)
+    }
+
+    /// Sums over the file system.
+    pub async fn totals(&self) -> Result<Totals, FsError> {
+        match self.read(ROOT_SLOT, Request::Totals).await? {
+            Response::Totals(totals) => Ok(totals),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Makes a name and an inode. EEXIST, ENOENT, ENOTDIR.
+    pub async fn create(&self, create: Create) -> Result<Attr, FsError> {
+        inode(self.change(create.parent.slot(), Command::Create(create)).await?)
+    }
+
+    /// Removes a name. `unheld`: the inode is this one and not open here, so it need not be kept. ENOENT, EISDIR.
+    pub async fn unlink(
+        &self,
+        parent: InodeId,
+        name: &FileName,
+        unheld: Option<InodeId>,
+    ) -> Result<Unlinked, FsError> {
+        match self.change(parent.slot(), Command::Unlink { parent, name: name.clone(), unheld }).await? {
+            Reply::Unlinked { inode, held } => Ok(Unlinked { inode, held }),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Removes an empty directory. ENOTEMPTY, ENOTDIR.
+    pub async fn rmdir(&self, parent: InodeId, name: &FileName) -> Result<(), FsError> {
+        done(self.change(parent.slot(), Command::Rmdir { parent, name: name.clone() }).await?)
+    }
+
+    /// Moves a name.
+    pub async fn rename(&self, rename: Rename) -> Result<Renamed, FsError> {
+        match self.change(rename.parent.slot(), Command::Rename(rename)).await? {
+            Reply::Renamed { inode, replaced, held } => Ok(Renamed { inode, replaced, held }),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Makes a further name of an inode. EEXIST, EMLINK, EPERM for a directory.
+    pub async fn link(&self, target: InodeId, parent: InodeId, name: &FileName) -> Result<Attr, FsError> {
+        let command = Command::Link { inode: target, parent, name: name.clone() };
+        inode(self.change(parent.slot(), command).await?)
+    }
+
+    /// Changes attributes, and the size (bytes) if given.
+    pub async fn setattr(&self, target: InodeId, change: AttrChange, size: Option<u64>) -> Result<Attr, FsError> {
+        inode(self.change(target.slot(), Command::SetAttr { inode: target, change, size }).await?)
+    }
+
+    /// Makes stored bytes part of files; one result per file. All files and segments must belong to one shard.
+    ///
+    /// Fails with EIO when the session that wrote the segments has ended: they may have been collected by now.
+    pub async fn commit(&self, commit: Commit) -> Result<Vec<Result<Attr, Errno>>, FsError> {
+        let Some(slot) = commit.files.first().map(|f| f.inode.slot()) else { return Ok(Vec::new()) };
+        match self.change(slot, Command::Commit(commit)).await? {
+            Reply::Committed(results) => Ok(results),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Sets an extended attribute. EEXIST, ENODATA by `mode`.
+    pub async fn setxattr(
+        &self,
+        inode: InodeId,
+        name: &XattrName,
+        value: Vec<u8>,
+        mode: XattrMode,
+    ) -> Result<(), FsError> {
+        done(self.change(inode.slot(), Command::SetXattr { inode, name: name.clone(), value, mode }).await?)
+    }
+
+    /// Removes an extended attribute. ENODATA.
+    pub async fn removexattr(&self, inode: InodeId, name: &XattrName) -> Result<(), FsError> {
+        done(self.change(inode.slot(), Command::RemoveXattr { inode, name: name.clone() }).await?)
+    }
+
+    /// These nameless inodes, all of one shard, are not open any more.
+    pub async fn release_orphans(&self, inodes: Vec<InodeId>) -> Result<(), FsError> {
+        let Some(slot) = inodes.first().map(|i| i.slot()) else { return Ok(()) };
+        done(self.change(slot, Command::ReleaseOrphans { inodes }).await?)
+    }
+
+    /// A name for a new object that will be committed to `inode`, or to others of its shard.
+    pub async fn segment_id(&self, inode: InodeId) -> Result<SegmentId, FsError> {
+        let deadline = Instant::now() + self.0.policy.deadline;
+        Ok(self.0.session(inode.slot(), deadline).await?.segment_id())
+    }
+
+    /// How the cluster's data is stored.
+    pub async fn mount_info(&self) -> Result<MountInfo, FsError> {
+        match self.read(ROOT_SLOT, Request::Mount).await? {
+            Response::Mount(info) => Ok(info),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// The shard map, fresh from a server.
+    pub async fn shard_map(&self) -> Result<ShardMap, FsError> {
+        match self.read(ROOT_SLOT, Request::ShardMap).await? {
+            Response::ShardMap(map) => {
+                self.0.router.adopt(map.clone());
+                Ok(map)
+            }
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// The state of the server that leads the root's shard.
+    pub async fn status(&self) -> Result<Status, FsError> {
+        match self.read(ROOT_SLOT, Request::Status).await? {
+            Response::Status(status) => Ok(status),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Checks the whole state; may take `time_max`, longer than other calls.
+    pub async fn fsck(&self, time_max: Duration) -> Result<FsckReport, FsError> {
+        match self.0.call_long(Request::Fsck, time_max).await? {
+            Response::Fsck(report) => Ok(report),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Collects dead and leaked segments now; may take `time_max`.
+    pub async fn collect(&self, time_max: Duration) -> Result<Collected, FsError> {
+        match self.0.call_long(Request::Collect, time_max).await? {
+            Response::Collected(collected) => Ok(collected),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Ends the sessions. Changes made afterwards open new ones.
+    pub async fn close(&self) {
+        let deadline = Instant::now() + CLOSE_TIME_MAX;
+        for session in self.0.sessions.all() {
+            let Ok(op) = session.begin(deadline).await else { continue };
+            session.end();
+            let command = Command::CloseSession { session: session.id };
+            let mut message = self.0.message(change_request(op.id(), op.acked(), command));
+            if let Err(error) = retry::call(&self.0.router, session.slot, &mut message, &self.0.policy, deadline).await {
+                tracing::debug!(?error, "the session could not be closed and will end by itself");
+            }
+        }
+    }
+
+    async fn read(&self, slot: SlotId, request: Request) -> Result<Response, FsError> {
+        self.0.call(slot, request, Instant::now() + self.0.policy.deadline).await
+    }
+
+    /// Carries a change out once: the same op id for every try, a new session only if nothing can have happened.
+    async fn change(&self, slot: SlotId, command: Command) -> Result<Reply, FsError> {
+        let inner = &self.0;
+        let deadline = Instant::now() + inner.policy.deadline;
+        let mut message = inner.message(change_request(OpId { session: SessionId::LEADER, sequence: 0 }, 0, command));
+        loop {
+            let session = inner.session(slot, deadline).await?;
+            let op = session.begin(deadline).await?;
+            let Request::Change(envelope) = &mut message.request else {
+                return Err(FsError::bug("a change lost its command"));
+            };
+            check_segments(&envelope.command, session.id)?;
+            let repeatable = is_repeatable(&envelope.command);
+            envelope.op = op.id();
+            envelope.acked = op.acked();
+            match retry::call(&inner.router, slot, &mut message, &inner.policy, deadline).await {
+                Ok(Response::Reply(Reply::Refused(errno))) => return Err(FsError::user(errno)),
+                Ok(Response::Reply(reply)) => return Ok(reply),
+                Ok(other) => return Err(unexpected(&other)),
+                Err(Failure::Error(error)) => return Err(error),
+                Err(Failure::Stale { perhaps_done, error }) => {
+                    session.end();
+                    if perhaps_done && !repeatable {
+                        return Err(FsError::unavailable(format!("a change may or may not have been made: {error}")));
+                    }
+                    if Instant::now() >= deadline {
+                        return Err(error);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Inner {
+    fn message(&self, request: Request) -> RequestMessage {
+        RequestMessage { epoch: self.router.epoch(), generation: self.router.generation(), request }
+    }
+
+    async fn call(&self, slot: SlotId, request: Request, deadline: Instant) -> Result<Response, FsError> {
+        let mut message = self.message(request);
+        Ok(retry::call(&self.router, slot, &mut message, &self.policy, deadline).await?)
+    }
+
+    async fn call_long(&self, request: Request, time_max: Duration) -> Result<Response, FsError> {
+        let policy = RetryPolicy { attempt: time_max, deadline: time_max, ..self.policy };
+        let mut message = self.message(request);
+        Ok(retry::call(&self.router, ROOT_SLOT, &mut message, &policy, Instant::now() + time_max).await?)
+    }
+
+    /// The live session of the slot's shard; opens one if there is none.
+    async fn session(self: &Arc<Inner>, slot: SlotId, deadline: Instant) -> Result<Arc<Session>, FsError> {
+        let shard = self.router.shard(slot);
+        if let Some(session) = self.sessions.live(shard) {
+            return Ok(session);
+        }
+        let opening = tokio::time::timeout_at(deadline.into(), self.sessions.opening.lock()).await;
+        let _opening = opening.map_err(|_| FsError::unavailable("no session with the metadata server in time"))?;
+        if let Some(session) = self.sessions.live(shard) {
+            return Ok(session);
+        }
+        match self.call(slot, Request::OpenSession, deadline).await? {
+            Response::Session(id) => {
+                let session = Session::new(id, slot);
+                self.sessions.opened(shard, session.clone());
+                tokio::spawn(keep_alive(Arc::downgrade(self), session.clone()));
+                Ok(session)
+            }
+            other => Err(unexpected(&other)),
+        }
+    }
+}
+
+/// Runs as long as the session and the connection that it belongs to.
+async fn keep_alive(inner: Weak<Inner>, session: Arc<Session>) {
+    loop {
+        tokio::time::sleep(KEEP_ALIVE_INTERVAL).await;
+        let Some(inner) = inner.upgrade().filter(|_| !session.has_ended()) else { return };
+        let mut message = inner.message(Request::KeepAlive { session: session.id });
+        let deadline = Instant::now() + KEEP_ALIVE_INTERVAL;
+        match retry::call(&inner.router, session.slot, &mut message, &inner.policy, deadline).await {
+            Err(Failure::Stale { .. }) => {
+                tracing::warn!(session = %session.id, "the metadata server has ended this client's session");
+                session.end();
+            }
+            Err(Failure::Error(error)) => tracing::debug!(%error, "keep-alive failed"),
+            Ok(_) => {}
+        }
+    }
+}
+
+fn change_request(op: OpId, acked: u64, command: Command) -> Request {
+    Request::Change(Envelope { op, acked, command })
+}
+
+/// A segment may be collected once its session has ended, so only that session may commit it.
+fn check_segments(command: &Command, session: SessionId) -> Result<(), FsError> {
+    match command {
+        Command::Commit(commit) if commit.segments.iter().any(|s| s.id.session != session) => {
+            Err(FsError::unavailable("the session that stored these bytes has ended"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Done twice, these leave what they leave when done once.
+fn is_repeatable(command: &Command) -> bool {
+    match command {
+        Command::SetAttr { .. } | Command::ReleaseOrphans { .. } | Command::CloseSession { .. } => true,
+        Command::SetXattr { mode, .. } => *mode == XattrMode::Any,
+        Command::Commit(commit) => commit.segments.is_empty(),
+        _ => false,
+    }
+}
+
+fn attr(response: Response) -> Result<Attr, FsError> {
+    match response {
+        Response::Attr(attr) => Ok(attr),
+        other => Err(unexpected(&other)),
+    }
+}
+
+fn bytes(response: Response) -> Result<Vec<u8>, FsError> {
+    match response {
+        Response::Bytes(bytes) => Ok(bytes),
+        other => Err(unexpected(&other)),
+    }
+}
+
+fn inode(reply: Reply) -> Result<Attr, FsError> {
+    match reply {
+        Reply::Inode(attr) => Ok(attr),
+        other => Err(unexpected(&other)),
+    }
+}
+
+fn done(reply: Reply) -> Result<(), FsError> {
+    match reply {
+        Reply::Done => Ok(()),
+        other => Err(unexpected(&other)),
+    }
+}
+
+fn unexpected(answer: &impl std::fmt::Debug) -> FsError {
+    let mut text = format!("{answer:?}");
+    text.truncate(text.char_indices().nth(200).map_or(text.len(), |(at, _)| at));
+    FsError::bug(format!("the metadata server gave an answer of the wrong type: {text}"))
+}
+
+#[cfg(test)]
+#[path = "meta/meta_test.rs"]
+mod tests;
