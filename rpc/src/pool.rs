@@ -72,10 +72,10 @@ impl Pool {
             connection.call(&body, fault).await
         };
         let answer = deadline.run(work).await;
-        if let (None, Some((connection, received))) = (&answer, &used) {
-            if timeout >= SILENCE {
-                connection.shared.give_up_if_silent(*received);
-            }
+        if timeout >= SILENCE
+            && let (None, Some((connection, received))) = (&answer, &used)
+        {
+            connection.shared.give_up_if_silent(*received);
         }
         let frame = answer.unwrap_or_else(|| {
             Err(RpcError::TimedOut { address: address.to_string(), waited_ms: deadline.waited_ms() })
