@@ -1,0 +1,2 @@
+//! The suites of others: pjdfstest and fsx.
+fn _x() {}
