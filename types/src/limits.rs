@@ -21,6 +21,12 @@ pub const INLINE_BYTES_MAX: usize = 4096;
 pub const CHECKSUM_BLOCK_BYTES: usize = 64 << 10;
 /// Largest segment, in bytes of data.
 pub const SEGMENT_BYTES_MAX: usize = 16 << 20;
+/// Most runs of file bytes in one segment: its extents fit in one commit.
+pub const OWNERS_PER_SEGMENT_MAX: usize = EXTENTS_PER_COMMIT_MAX;
+/// Bytes of segment checksums that a store keeps in memory: those of about 7,000 segments of the largest size.
+pub const FOOTER_CACHE_BYTES: usize = 8 << 20;
+/// Most requests to the object store in progress at once; further ones wait. Beyond it, requests only queue at the store.
+pub const STORE_REQUESTS_MAX: usize = 128;
 /// Segment size for the first [`SMALL_BLOCKS_UNTIL`] bytes of a file and for random writers.
 pub const BLOCK_BYTES_SMALL: usize = 4 << 20;
 /// Segment size of a stream beyond [`SMALL_BLOCKS_UNTIL`].
@@ -34,6 +40,16 @@ pub const PACKED_FILE_BYTES_MAX: usize = 1 << 20;
 pub const COMMANDS_PER_ENTRY_MAX: usize = 256;
 /// Most bytes of commands in one log entry; one command always fits.
 pub const ENTRY_BYTES_MAX: usize = 4 << 20;
+/// Most commands that wait for a place in a log entry; a further one is answered `Throttled`.
+pub const PROPOSALS_QUEUED_MAX: usize = 8192;
+/// Most bytes of commands that wait for a place in a log entry.
+pub const PROPOSAL_BYTES_QUEUED_MAX: usize = 64 << 20;
+/// Most effects that wait for the leader's collectors; further ones are dropped, and found again by the next scan.
+pub const EFFECTS_QUEUED_MAX: usize = 16 << 10;
+/// Most inodes in one release of orphans.
+pub const INODES_PER_RELEASE_MAX: usize = 4096;
+/// Most segments in one question or command about segments.
+pub const SEGMENTS_PER_REQUEST_MAX: usize = 1000;
 /// Most files in one commit command.
 pub const FILES_PER_COMMIT_MAX: usize = 1024;
 /// Most extents in one commit command; a client splits larger commits.
@@ -48,6 +64,8 @@ pub const INODES_PER_RECLAIM_MAX: usize = 256;
 pub const EXTENTS_PER_RECLAIM_MAX: usize = 4096;
 /// Most operations of a session that may be without acknowledgement: the size of its dedup record.
 pub const SESSION_WINDOW_OPS: u64 = 1024;
+/// Most open sessions of a shard: clients are mounts, and each may keep a dedup record of [`SESSION_WINDOW_OPS`] replies.
+pub const SESSIONS_MAX: usize = 16 << 10;
 /// A session that has been silent for this long is ended through the log, in milliseconds.
 pub const SESSION_TTL_MS: u64 = 30_000;
 
@@ -59,6 +77,7 @@ pub const REQUESTS_PER_CONNECTION_MAX: usize = 1024;
 pub const CONNECTIONS_MAX: usize = 4096;
 
 const _: () = assert!(FRAME_BYTES_MAX >= 2 * ENTRY_BYTES_MAX);
+const _: () = assert!(PROPOSAL_BYTES_QUEUED_MAX >= 2 * ENTRY_BYTES_MAX);
 const _: () = assert!(DIR_ENTRIES_PER_PAGE_MAX * (NAME_BYTES_MAX + 256) < FRAME_BYTES_MAX);
 const _: () = assert!(EXTENTS_PER_PAGE_MAX * 64 < FRAME_BYTES_MAX);
 const _: () = assert!(EXTENTS_PER_COMMIT_MAX * 64 <= ENTRY_BYTES_MAX);
