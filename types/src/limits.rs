@@ -12,6 +12,8 @@ pub const XATTR_VALUE_BYTES_MAX: usize = 65536;
 pub const XATTRS_PER_INODE_MAX: usize = 256;
 /// Most hard links to one inode (as on ext4).
 pub const LINKS_MAX: u32 = 65_000;
+/// Most directories that a rename walks up to see that it makes no cycle; deeper ones refuse it (ELOOP). Far beyond PATH_MAX.
+pub const ANCESTORS_PER_RENAME_MAX: usize = 65_536;
 /// Largest file, in bytes: 2^63-1 is what the system calls can express (loff_t).
 pub const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 
