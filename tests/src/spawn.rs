@@ -32,6 +32,10 @@ pub fn spawn(mut command: Command) -> io::Result<Child> {
         });
     }
     let (answer, result) = mpsc::sync_channel(1);
-    spawner.lock().expect("no holder panics").send((command, answer)).expect("the spawner lives as long as the process");
+    spawner
+        .lock()
+        .expect("no holder panics")
+        .send((command, answer))
+        .expect("the spawner lives as long as the process");
     result.recv().expect("the spawner answers every job")
 }

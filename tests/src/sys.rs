@@ -54,9 +54,7 @@ pub fn seek(file: &File, offset: i64, whence: libc::c_int) -> io::Result<i64> {
 /// copy_file_range(2) once.
 pub fn copy_file_range(from: &File, mut at: i64, to: &File, mut to_at: i64, length: usize) -> io::Result<usize> {
     // SAFETY: both offsets live through the call.
-    count(unsafe {
-        libc::copy_file_range(from.as_raw_fd(), &raw mut at, to.as_raw_fd(), &raw mut to_at, length, 0)
-    })
+    count(unsafe { libc::copy_file_range(from.as_raw_fd(), &raw mut at, to.as_raw_fd(), &raw mut to_at, length, 0) })
 }
 
 /// mknod(2).

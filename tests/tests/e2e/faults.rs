@@ -199,7 +199,11 @@ fn data_of_another_version_is_refused_and_left_alone() {
 
 fn find(folder: &Path, name: &str) -> Option<PathBuf> {
     let entries: Vec<PathBuf> = fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path()).collect();
-    entries.iter().find(|path| path.ends_with(name)).cloned().or_else(|| entries.iter().find_map(|path| find(path, name)))
+    entries
+        .iter()
+        .find(|path| path.ends_with(name))
+        .cloned()
+        .or_else(|| entries.iter().find_map(|path| find(path, name)))
 }
 
 #[test]

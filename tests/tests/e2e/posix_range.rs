@@ -89,8 +89,10 @@ fn fallocate_allocates_and_keeps_the_size_if_asked() {
 #[test]
 fn punched_and_zeroed_ranges_read_zeros() {
     let place = Place::new("punch");
-    let (punch, zero) =
-        (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE);
+    let (punch, zero) = (
+        libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE,
+        libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE,
+    );
     for (name, length) in [("inline", 3_000usize), ("packed", 90_000), ("large", 9 * MIB)] {
         let mut want = seeded(2, length);
         let file = create(&place, name);

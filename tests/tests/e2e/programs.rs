@@ -233,8 +233,11 @@ fn cargo_builds_with_its_target_on_the_mount() {
     let place = Place::new("cargo");
     let krate = place.path("crate");
     fs::create_dir_all(krate.join("src")).unwrap();
-    fs::write(krate.join("Cargo.toml"), "[package]\nname = \"small\"\nversion = \"0.1.0\"\nedition = \"2024\"\n\n[workspace]\n")
-        .unwrap();
+    fs::write(
+        krate.join("Cargo.toml"),
+        "[package]\nname = \"small\"\nversion = \"0.1.0\"\nedition = \"2024\"\n\n[workspace]\n",
+    )
+    .unwrap();
     let program = |text: &str| {
         let lib = "pub fn greet() -> &'static str { \"TEXT\" }\n".replace("TEXT", text);
         fs::write(krate.join("src/lib.rs"), lib).unwrap();

@@ -282,7 +282,9 @@ fn compare(found: &BTreeMap<String, State>, allowed: &BTreeMap<String, State>) -
     let differ = |name: &String| match (found.get(name), allowed.get(name)) {
         (Some(found), Some(allowed)) => {
             let bytes = difference(&found.bytes, &allowed.bytes).map(|text| format!("{name}: {text}"));
-            let mode = || (found.mode != allowed.mode).then(|| format!("{name}: mode {:o}, not {:o}", found.mode, allowed.mode));
+            let mode = || {
+                (found.mode != allowed.mode).then(|| format!("{name}: mode {:o}, not {:o}", found.mode, allowed.mode))
+            };
             bytes.or_else(mode)
         }
         (Some(found), None) => Some(format!("{name}: there, {} bytes, and should not be", found.bytes.len())),
