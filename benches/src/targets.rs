@@ -114,9 +114,7 @@ struct JuiceFs {
 
 /// The program: `JUICEFS`, the virtual environment in the cache folder, or PATH.
 fn juicefs() -> Option<PathBuf> {
-    let cache = std::env::var_os("PANDO_CACHE").map(PathBuf::from);
-    let cache = cache.or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache/pando")));
-    let venv = cache.map(|cache| cache.join("juicefs-venv/bin/juicefs"));
+    let venv = tools::cache_folder().map(|cache| cache.join("juicefs-venv/bin/juicefs"));
     let named = std::env::var_os("JUICEFS").map(PathBuf::from);
     named.or(venv).filter(|path| path.is_file()).or_else(|| tools::on_path("juicefs"))
 }

@@ -76,6 +76,27 @@ pub fn wait_exit(child: &mut Child, what: &str, limit: Duration) -> ExitStatus {
     }
 }
 
+/// Starts a verb that serves and waits for the word `ready` on its stdout; if it ends before, what it said.
+pub fn start_ready(mut command: Command, out: &Path, err: &Path) -> Result<Child, String> {
+    command.stdin(Stdio::null());
+    command.stdout(File::create(out).expect("own folder")).stderr(File::create(err).expect("own folder"));
+    let mut child = spawn::spawn(command).expect("the binary starts");
+    let start = Instant::now();
+    let said = |path| String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned();
+    loop {
+        if said(out).lines().any(|line| line.contains("ready")) {
+            return Ok(child);
+        }
+        let ended = child.try_wait().expect("own child");
+        if ended.is_some() || start.elapsed() > DEADLINE {
+            let _ = child.kill();
+            let _ = child.wait();
+            return Err(format!("{ended:?} after {:?}\n{}{}", start.elapsed(), said(out), said(err)));
+        }
+        sleep(Duration::from_millis(2));
+    }
+}
+
 /// Settings of a [`Pando`] before its first start.
 #[derive(Debug, Default, Clone)]
 pub struct Options {
@@ -200,24 +221,8 @@ impl Pando {
         }
         assert!(self.child.is_none(), "already running");
         self.starts += 1;
-        let (out, err) = (self.log_path("out"), self.log_path("err"));
-        let mut command = self.command();
-        command.stdout(File::create(&out).expect("own folder")).stderr(File::create(&err).expect("own folder"));
-        let mut child = spawn::spawn(command).expect("the binary starts");
-        let start = Instant::now();
-        loop {
-            if fs::read_to_string(&out).is_ok_and(|text| text.lines().any(|line| line.contains("ready"))) {
-                self.child = Some(child);
-                return Ok(());
-            }
-            let ended = child.try_wait().expect("own child");
-            if ended.is_some() || start.elapsed() > DEADLINE {
-                let _ = child.kill();
-                let _ = child.wait();
-                return Err(format!("{ended:?} after {:?}\n{}", start.elapsed(), self.log()));
-            }
-            sleep(Duration::from_millis(2));
-        }
+        self.child = Some(start_ready(self.command(), &self.log_path("out"), &self.log_path("err"))?);
+        Ok(())
     }
 
     /// Starts it and kills it after `delay`, ready or not.

@@ -2,14 +2,16 @@
 
 use std::path::PathBuf;
 
+/// Where `./dev` keeps what it builds and installs.
+pub fn cache_folder() -> Option<PathBuf> {
+    let folder = |name| std::env::var_os(name).map(PathBuf::from);
+    let base = folder("XDG_CACHE_HOME").or_else(|| folder("HOME").map(|home| home.join(".cache")));
+    folder("PANDO_CACHE").or_else(|| base.map(|base| base.join("pando")))
+}
+
 /// The program, or a failed test that says how to get it.
 pub fn find(program: &str) -> PathBuf {
-    let cache = std::env::var_os("PANDO_CACHE").map(PathBuf::from).or_else(|| {
-        let base = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-        let base = base.or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache")));
-        base.map(|base| base.join("pando"))
-    });
-    let installed = cache.map(|cache| cache.join("tools/bin").join(program)).filter(|path| path.is_file());
+    let installed = cache_folder().map(|cache| cache.join("tools/bin").join(program)).filter(|path| path.is_file());
     installed
         .or_else(|| on_path(program))
         .unwrap_or_else(|| panic!("{program} is neither installed by ./dev test nor on PATH; run ./dev test once"))

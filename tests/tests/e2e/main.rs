@@ -16,6 +16,7 @@ mod posix_range;
 mod programs;
 mod s3;
 mod suites;
+mod wiring;
 
 use std::io;
 use std::path::PathBuf;
