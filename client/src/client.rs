@@ -133,7 +133,7 @@ impl Client {
             return Err(FsError::user(Errno::EINVAL));
         }
         let attr = self.create(create).await?;
-        self.0.files.open_new(attr, mode)
+        self.0.files.open_new(attr, mode).await
     }
 
     /// Removes a name that is not a directory's. An inode that is open here lives until its last close.
