@@ -1,0 +1,38 @@
+//! Where a new directory's children live: a pure function.
+//!
+//! Not here: moving slots between shards. Invariant: a retried mkdir gets the same answer, since nothing but its own
+//! arguments is looked at.
+
+use pando_types::{FileName, InodeId, SlotId};
+
+/// Slots over which the root's directories are spread: enough to hand a shard's load out in small parts, few enough that
+/// each holds whole trees. Slot 0 is the root's own.
+const SPREAD_SLOTS: u64 = 1024;
+
+/// The slot of a directory made as `name` in `parent`. Locality by default: a tree stays in one slot, so that rename within
+/// it touches one shard. The first level is spread, since that is where a cluster's users and projects part.
+pub fn slot_of_new_directory(parent: InodeId, name: &FileName) -> SlotId {
+    if parent == InodeId::ROOT { SlotId((hash(name.as_bytes()) % SPREAD_SLOTS) as u32 + 1) } else { parent.slot() }
+}
+
+/// FNV-1a, 64 bits: the same on every machine and in every version, as a stored placement must be.
+fn hash(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn the_first_level_is_spread_and_the_rest_stays() {
+        let name = |n: u32| FileName::new(format!("user{n}").as_bytes()).unwrap();
+        let slots: HashSet<_> = (0..1000).map(|n| slot_of_new_directory(InodeId::ROOT, &name(n))).collect();
+        assert!(slots.len() > 500 && !slots.contains(&SlotId(0)) && slots.iter().all(|s| s.0 <= 1024));
+        let parent = InodeId::new(SlotId(77), 5);
+        assert_eq!(slot_of_new_directory(parent, &name(1)), SlotId(77));
+        assert_eq!(slot_of_new_directory(InodeId::ROOT, &name(1)), SlotId(1008), "golden: a stored placement");
+    }
+}
