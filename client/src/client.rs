@@ -15,15 +15,15 @@ use pando_types::request::DirectoryPage;
 use pando_types::{Attr, Errno, FileKind, FileName, FsError, InodeId, XattrName};
 
 use crate::client::names::Names;
-use crate::file::Files;
 use crate::file::handle::{HandleId, OpenMode, Opened, SeekTo};
+use crate::file::{BUFFER_BYTES_MIN, Files};
 use crate::meta::Meta;
 use crate::retry::RetryPolicy;
 
 /// Settings of a client.
 #[derive(Debug, Clone)]
 pub struct ClientConfig {
-    /// Most bytes of file data held in buffers; at least [`crate::file::BUFFER_BYTES_MIN`] are used.
+    /// Most bytes of file data held in buffers; less than [`BUFFER_BYTES_MIN`] is taken as that.
     pub buffer_bytes: u64,
     /// How metadata calls are retried.
     pub retry: RetryPolicy,
@@ -48,6 +48,8 @@ pub struct Space {
 
 /// What is reported as the size of a store that has no limit: 1 EiB.
 const UNLIMITED_BYTES: u64 = 1 << 60;
+/// Extended attributes that are ACLs.
+const ACL_PREFIX: &[u8] = b"system.posix_acl_";
 /// Bytes that one copy step moves.
 const COPY_STEP_BYTES: u64 = 1 << 20;
 
@@ -75,7 +77,8 @@ impl Client {
 
     /// A client over parts that exist already.
     pub fn new(meta: Meta, store: Store, config: &ClientConfig) -> Client {
-        let files = Files::start(Arc::new(meta.clone()), store.clone(), config.buffer_bytes);
+        let buffer_bytes = config.buffer_bytes.max(BUFFER_BYTES_MIN);
+        let files = Files::start(Arc::new(meta.clone()), store.clone(), buffer_bytes);
         Client(Arc::new(Inner { meta, store, files, names: Names::new() }))
     }
 
@@ -226,7 +229,7 @@ impl Client {
         self.0.meta.listxattr(inode).await
     }
 
-    /// Sets an extended attribute. Pending attribute changes of the file are committed first, since an ACL changes the mode.
+    /// Sets an extended attribute. EEXIST, ENODATA by `mode`.
     pub async fn setxattr(
         &self,
         inode: InodeId,
@@ -234,21 +237,23 @@ impl Client {
         value: Vec<u8>,
         mode: XattrMode,
     ) -> Result<(), FsError> {
-        self.0.files.settle_attributes(inode).await?;
+        self.settle_mode(inode, name).await?;
         self.0.meta.setxattr(inode, name, value, mode).await
     }
 
     /// Removes an extended attribute.
     pub async fn removexattr(&self, inode: InodeId, name: &XattrName) -> Result<(), FsError> {
-        self.0.files.settle_attributes(inode).await?;
+        self.settle_mode(inode, name).await?;
         self.0.meta.removexattr(inode, name).await
     }
 
     /// Room in the file system.
     pub async fn statfs(&self) -> Result<Space, FsError> {
         let totals = self.0.meta.totals().await?;
-        let (total_bytes, free_bytes) =
-            self.0.store.space().unwrap_or((UNLIMITED_BYTES, UNLIMITED_BYTES.saturating_sub(totals.bytes)));
+        let store = self.0.store.clone();
+        let space = tokio::task::spawn_blocking(move || store.space()).await.ok().flatten();
+        let unlimited = (UNLIMITED_BYTES, UNLIMITED_BYTES.saturating_sub(totals.bytes));
+        let (total_bytes, free_bytes) = space.unwrap_or(unlimited);
         Ok(Space { total_bytes, free_bytes, inodes: totals.inodes })
     }
 
@@ -257,7 +262,7 @@ impl Client {
         self.0.files.open(inode, mode).await
     }
 
-    /// Up to `length` bytes from `offset`; fewer only at the end of the file.
+    /// Up to `length` bytes from `offset`, at most 8 MiB at a time; fewer only at the end of the file.
     pub async fn read(&self, handle: HandleId, offset: u64, length: usize) -> Result<Bytes, FsError> {
         self.0.files.read(handle, offset, length).await
     }
@@ -330,6 +335,14 @@ impl Client {
             copied += data.len() as u64;
         }
         Ok(copied)
+    }
+
+    /// An ACL changes the mode, so a mode that was set before it is committed before it.
+    async fn settle_mode(&self, inode: InodeId, name: &XattrName) -> Result<(), FsError> {
+        match name.as_bytes().starts_with(ACL_PREFIX) {
+            true => self.0.files.settle_attributes(inode).await,
+            false => Ok(()),
+        }
     }
 
     /// Commits what a name leads to: the file, or for a directory every file, since any may lie below it.

@@ -83,7 +83,6 @@ pub(crate) struct Files {
 impl Files {
     /// No files yet. Needs a tokio runtime for its background tasks, which end with it.
     pub(crate) fn start(metadata: Arc<dyn Metadata>, store: Store, buffer_bytes: u64) -> Arc<Files> {
-        let buffer_bytes = buffer_bytes.max(BUFFER_BYTES_MIN);
         let budget = Budget::new(buffer_bytes, buffer_bytes / READ_RESERVE);
         let (unused, unused_queue) = mpsc::channel(UNUSED_MAX);
         let files = Arc::new(Files {

@@ -14,8 +14,8 @@ use pando_types::request::{
 };
 use pando_types::shard_map::ShardMap;
 use pando_types::{
-    Attr, Command, Envelope, Errno, FileName, FsError, InodeId, OpId, Reply, SegmentId, SessionId, SlotId, XattrName,
-    command::AttrChange,
+    Attr, Command, Envelope, Errno, FileName, FsError, InodeId, OpId, Reply, SegmentId, SessionId, ShardId, SlotId,
+    XattrName, command::AttrChange,
 };
 
 use crate::retry::{self, Failure, RetryPolicy};
@@ -142,12 +142,7 @@ impl Meta {
     }
 
     /// Removes a name. `unheld`: the inode is this one and not open here, so it need not be kept. ENOENT, EISDIR.
-    pub async fn unlink(
-        &self,
-        parent: InodeId,
-        name: &FileName,
-        unheld: Option<InodeId>,
-    ) -> Result<Unlinked, FsError> {
+    pub async fn unlink(&self, parent: InodeId, name: &FileName, unheld: Option<InodeId>) -> Result<Unlinked, FsError> {
         match self.change(parent.slot(), Command::Unlink { parent, name: name.clone(), unheld }).await? {
             Reply::Unlinked { inode, held } => Ok(Unlinked { inode, held }),
             other => Err(unexpected(&other)),
@@ -217,6 +212,11 @@ impl Meta {
         Ok(self.0.session(inode.slot(), deadline).await?.segment_id())
     }
 
+    /// The shard that holds an inode, as far as it is known.
+    pub fn shard(&self, inode: InodeId) -> ShardId {
+        self.0.router.shard(inode.slot())
+    }
+
     /// How the cluster's data is stored.
     pub async fn mount_info(&self) -> Result<MountInfo, FsError> {
         match self.read(ROOT_SLOT, Request::Mount).await? {
@@ -268,7 +268,8 @@ impl Meta {
             session.end();
             let command = Command::CloseSession { session: session.id };
             let mut message = self.0.message(change_request(op.id(), op.acked(), command));
-            if let Err(error) = retry::call(&self.0.router, session.slot, &mut message, &self.0.policy, deadline).await {
+            if let Err(error) = retry::call(&self.0.router, session.slot, &mut message, &self.0.policy, deadline).await
+            {
                 tracing::debug!(?error, "the session could not be closed and will end by itself");
             }
         }

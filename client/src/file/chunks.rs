@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use pando_segments::SegmentError;
@@ -15,6 +16,8 @@ use crate::file::dirty::Run;
 use crate::file::sealed::Place;
 use crate::memory::budget::{Budget, Grant, Purpose};
 
+/// A chunk that nobody has touched for this long makes room for others; before, it waits for its reader.
+const IDLE_TIME: Duration = Duration::from_secs(5);
 /// Runs smaller than this are not worth a chunk when they are many: the table costs as much as they do.
 const RUNS_KEPT_MAX: usize = 32;
 
@@ -40,8 +43,15 @@ struct State {
 struct Chunk {
     length: u64,
     used: i64,
+    touched: Instant,
     fetched: watch::Receiver<Fetched>,
     _grant: Grant,
+}
+
+impl Chunk {
+    fn new(length: u64, fetched: watch::Receiver<Fetched>, grant: Grant) -> Chunk {
+        Chunk { length, used: 0, touched: Instant::now(), fetched, _grant: grant }
+    }
 }
 
 /// A chunk that holds a wanted byte.
@@ -95,7 +105,7 @@ impl Chunks {
         let grant = self.budget.try_take(Purpose::Keep, length)?;
         let (sender, fetched) = watch::channel(None);
         let key = (segment, start);
-        self.lock().put(key, Chunk { length, used: 0, fetched, _grant: grant })?;
+        self.lock().put(key, Chunk::new(length, fetched, grant))?;
         Some(Fetching { chunks: self.clone(), key, fetched: sender, done: false })
     }
 
@@ -110,18 +120,27 @@ impl Chunks {
         for (at, run) in runs {
             let length = run.data.len() as u64;
             let (_, fetched) = watch::channel(Some(Ok(run.data)));
-            let chunk = Chunk { length, used: 0, fetched, _grant: grant.split(each.max(1)) };
+            let chunk = Chunk::new(length, fetched, grant.split(each.max(1)));
             let _ = state.put((place.segment, place.base + at), chunk);
         }
     }
 
     /// Gives back at least `bytes` if there are as many; the bytes given back.
     pub(crate) fn shrink(&self, bytes: u64) -> u64 {
+        self.drop_oldest(bytes, |_| true)
+    }
+
+    /// Drops chunks in their order as long as they may go and `bytes` are not reached.
+    fn drop_oldest(&self, bytes: u64, may_go: impl Fn(&Chunk) -> bool) -> u64 {
         let mut freed = 0;
         let mut gone = Vec::new();
         let mut state = self.lock();
         while freed < bytes {
-            let Some((_, key)) = state.order.pop_first() else { break };
+            let Some((&used, &key)) = state.order.first_key_value() else { break };
+            if !state.chunks.get(&key).is_none_or(&may_go) {
+                break;
+            }
+            state.order.remove(&used);
             if let Some(chunk) = state.chunks.remove(&key) {
                 state.bytes -= chunk.length;
                 freed += chunk.length;
@@ -137,7 +156,8 @@ impl Chunks {
             return false;
         }
         let over = (self.lock().bytes + length).saturating_sub(self.share);
-        over == 0 || self.shrink(over) >= over
+        // What was fetched ahead and not read yet stays: the reader comes.
+        over == 0 || self.drop_oldest(over, |chunk| chunk.used < 0 || chunk.touched.elapsed() > IDLE_TIME) >= over
     }
 
     fn remove(&self, key: (SegmentId, u64)) {
@@ -162,6 +182,7 @@ impl State {
         if let Some(chunk) = self.chunks.get_mut(&key) {
             self.order.remove(&chunk.used);
             chunk.used = used;
+            chunk.touched = Instant::now();
             self.order.insert(used, key);
         }
     }
@@ -233,8 +254,10 @@ mod tests {
         let budget = Budget::new(1000, 100);
         let chunks = Chunks::new(budget.clone(), 300);
         for n in 0..3 {
+            assert!(chunks.begin(segment(9), 0, 301).is_none(), "larger than the share");
             chunks.begin(segment(n), 0, 100).unwrap().finish(Ok(Bytes::from(vec![0; 100])));
         }
+        assert!(chunks.begin(segment(3), 0, 100).is_none(), "the others wait for their readers");
         assert!(chunks.find(segment(2), 0, 100).is_some(), "read to its end");
         chunks.begin(segment(3), 0, 100).unwrap().finish(Ok(Bytes::from(vec![0; 100])));
         assert!(chunks.find(segment(2), 0, 0).is_none() && chunks.find(segment(0), 0, 0).is_some());

@@ -54,16 +54,6 @@ impl ContentMap {
         &self.inline
     }
 
-    /// Number of extents known.
-    pub(crate) fn extents(&self) -> usize {
-        self.extents.len()
-    }
-
-    /// Whether the content of `[0, size)` is known.
-    pub(crate) fn is_known(&self, size: u64) -> bool {
-        self.known.contains(0, size)
-    }
-
     /// Forgets everything: the content is of `version` now.
     pub(crate) fn forget(&mut self, version: u64) {
         *self = ContentMap { version, ..ContentMap::default() };
@@ -164,7 +154,8 @@ mod tests {
     #[test]
     fn a_page_that_is_not_loaded_is_unknown_and_not_a_hole() {
         let mut map = ContentMap::default();
-        let mut page = Content { attr: attr(InodeId(9)), inline: Vec::new(), extents: vec![extent(0, 10, 1)], more: true };
+        let mut page =
+            Content { attr: attr(InodeId(9)), inline: Vec::new(), extents: vec![extent(0, 10, 1)], more: true };
         page.attr.version = 3;
         map.take(0, &page);
         assert_eq!(map.find(4), Found::Stored(extent(0, 10, 1).clip(4, 10).unwrap()));

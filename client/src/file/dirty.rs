@@ -66,7 +66,9 @@ impl DirtyMap {
     fn need_of(&self, part: &Part) -> u64 {
         match self.pages.get(&part.page) {
             None => capacity(part.from, part.to) + PAGE_OVERHEAD_BYTES,
-            Some(page) if part.from < page.start => capacity(part.from, part.to.max(page.end())).max(page.capacity()) - page.capacity(),
+            Some(page) if part.from < page.start => {
+                capacity(part.from, part.to.max(page.end())).max(page.capacity()) - page.capacity()
+            }
             Some(page) if part.to > page.start + page.capacity() => capacity(page.start, part.to) - page.capacity(),
             Some(_) => 0,
         }
@@ -256,7 +258,8 @@ mod tests {
             let mut reference = vec![None; size as usize];
             for _ in 0..40 {
                 let from = random.below(size);
-                let length = 1 + random.below((size - from).min(1 << random.below(18)));
+                let longest = 1 << random.below(18);
+                let length = 1 + random.below((size - from).min(longest));
                 if random.below(5) == 0 {
                     map.remove(from, from + length);
                     reference[from as usize..(from + length) as usize].fill(None);

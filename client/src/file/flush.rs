@@ -12,7 +12,7 @@ use pando_types::{Errno, FsError, InodeId};
 use crate::file::Files;
 use crate::file::handle::HandleId;
 use crate::file::open_file::OpenFile;
-use crate::file::packer::{Lane, Landed, Outcome};
+use crate::file::packer::{Landed, Lane, Outcome};
 use crate::file::sealed::{Block, Progress};
 use crate::file::state::{State, TakeOff, Wanted};
 
@@ -100,6 +100,7 @@ impl Files {
         let (files, file) = (self.clone(), file.clone());
         let commit = tokio::spawn(async move {
             let _turn = turn;
+            files.refresh_base(&file).await?;
             match file.with(next_step)? {
                 Step::Nothing => Ok(()),
                 Step::Small(take_off, lane) => files.fly(&file, take_off, lane).await,
@@ -107,6 +108,15 @@ impl Files {
             }
         });
         commit.await.unwrap_or_else(|_| Err(FsError::bug("a commit was cut off")))
+    }
+
+    /// An inline commit replaces all of the content: what other clients have committed meanwhile must be in it.
+    async fn refresh_base(&self, file: &OpenFile) -> Result<(), FsError> {
+        if file.with(|state| state.inline_needs_base()) {
+            let page = self.metadata.content(file.inode, 0).await.inspect_err(|error| self.failed(file, error))?;
+            file.with(|state| state.take_page(0, &page));
+        }
+        Ok(())
     }
 
     async fn commit_large(
@@ -144,7 +154,7 @@ impl Files {
         let error = match outcome {
             Outcome::Landed(Landed { attr, content, packed }) => {
                 for (block, place) in packed {
-                    if let Some((runs, grant)) = block.stored_elsewhere(place) {
+                    if let Some((runs, grant)) = block.committed(place) {
                         self.chunks.keep(place, runs, grant);
                     }
                 }

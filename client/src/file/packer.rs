@@ -150,7 +150,8 @@ impl Packer {
         let mut bases = bases.into_iter();
         let place = |item: Item| {
             let blocks = item.take_off.blocks.iter().cloned();
-            let packed = blocks.zip(bases.by_ref()).map(|(block, base)| (block, Place { segment: id, base, length })).collect();
+            let packed =
+                blocks.zip(bases.by_ref()).map(|(block, base)| (block, Place { segment: id, base, length })).collect();
             (item, packed)
         };
         Ok(batch.into_iter().map(place).collect())
@@ -266,7 +267,8 @@ fn file_commit(item: &Item, packed: &Packed) -> Option<(FileCommit, Vec<NewSegme
     let mut segments = Vec::new();
     if let CommitContent::Extents(extents) = &mut commit.content {
         for piece in &item.take_off.pieces {
-            let shared = packed.iter().find(|(block, _)| block.sequence == piece.block.sequence).map(|(_, place)| *place);
+            let shared =
+                packed.iter().find(|(block, _)| block.sequence == piece.block.sequence).map(|(_, place)| *place);
             let place = shared.or_else(|| piece.block.place())?;
             if shared.is_none() {
                 piece.block.offer();
@@ -291,4 +293,3 @@ fn push_joined(extents: &mut Vec<Extent>, extent: Extent) {
         _ => extents.push(extent),
     }
 }
-

@@ -46,7 +46,10 @@ impl Streams {
         self.clock += 1;
         let clock = self.clock;
         let end = offset + length;
-        let follows = |s: &&mut Stream| offset + SLACK >= s.end && offset <= s.end + SLACK.min(s.window);
+        let follows = |s: &&mut Stream| match s.window {
+            0 => offset == s.end,
+            window => offset + SLACK >= s.end && offset <= s.end + SLACK.min(window),
+        };
         let stream = match self.streams.iter_mut().filter(follows).min_by_key(|s| s.end.abs_diff(offset)) {
             Some(stream) => {
                 self.random = 0;

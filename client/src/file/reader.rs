@@ -84,11 +84,7 @@ impl Files {
     }
 
     /// Looks at the state; fetches pages of the content map as long as it asks for them.
-    async fn with_map<T>(
-        &self,
-        file: &OpenFile,
-        look: impl Fn(&State) -> Result<T, Missing>,
-    ) -> Result<T, FsError> {
+    async fn with_map<T>(&self, file: &OpenFile, look: impl Fn(&State) -> Result<T, Missing>) -> Result<T, FsError> {
         for _ in 0..PAGES_PER_READ_MAX {
             match file.with(|state| look(state)) {
                 Ok(found) => return Ok(found),

@@ -65,7 +65,12 @@ struct Memory {
 
 impl Block {
     /// Seals runs.
-    pub(crate) fn new(sequence: u64, runs: Vec<Run>, grant: Grant, unused: Option<mpsc::Sender<SegmentId>>) -> Arc<Block> {
+    pub(crate) fn new(
+        sequence: u64,
+        runs: Vec<Run>,
+        grant: Grant,
+        unused: Option<mpsc::Sender<SegmentId>>,
+    ) -> Arc<Block> {
         let mut length = 0;
         let place_run = |run: Run| {
             let at = length;
@@ -110,14 +115,20 @@ impl Block {
 
     /// The bytes are in a segment of their own: the memory is given back.
     pub(crate) fn stored(&self, place: Place) {
-        drop(self.stored_elsewhere(place));
+        drop(self.put_at(place, false));
     }
 
-    /// The bytes are in a segment, and their memory is the caller's: the runs with their offsets in the block.
-    pub(crate) fn stored_elsewhere(&self, place: Place) -> Option<(Vec<(u64, Run)>, Grant)> {
+    /// The bytes are committed in a segment that they share; their memory is the caller's: the runs with their offsets
+    /// in the block.
+    pub(crate) fn committed(&self, place: Place) -> Option<(Vec<(u64, Run)>, Grant)> {
+        self.put_at(place, true)
+    }
+
+    fn put_at(&self, place: Place, offered: bool) -> Option<(Vec<(u64, Run)>, Grant)> {
         let memory = {
             let mut contents = self.lock();
             contents.place = Some(place);
+            contents.offered |= offered;
             contents.memory.take()
         };
         self.progress.send_replace(Progress::Stored);
@@ -272,10 +283,6 @@ impl SealedMap {
     /// Number of pieces.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
     }
 
     /// Bytes in the map.

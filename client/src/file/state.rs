@@ -149,11 +149,6 @@ impl State {
         self.sealed.len() > 3 * PIECES_MAX / 2 || self.pending.punched.len() > 2 * PUNCHES_MAX
     }
 
-    /// Extents of the committed content that are known.
-    pub(crate) fn committed_extents(&self) -> usize {
-        self.content.extents()
-    }
-
     /// The committed version that is known.
     pub(crate) fn version(&self) -> u64 {
         self.attr.version
@@ -374,6 +369,22 @@ impl State {
             }
         }
         Some(bytes)
+    }
+
+    /// The content to be committed inline would include committed bytes that were not written here.
+    pub(crate) fn inline_needs_base(&self) -> bool {
+        let size = self.size();
+        if size > INLINE_BYTES_MAX as u64 || !self.pending.content || self.flight.is_some() {
+            return false;
+        }
+        let mut at = 0;
+        while at < size {
+            match self.source(at, size) {
+                Ok((Source::Inline, _)) | Err(_) => return true,
+                Ok((_, to)) => at = to,
+            }
+        }
+        false
     }
 
     /// Starts a commit. Without it, `None`: there is nothing to commit.

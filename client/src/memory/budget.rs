@@ -70,7 +70,12 @@ impl Budget {
     }
 
     /// Takes memory, after those who came before. More than could ever be granted is refused at once.
-    pub(crate) async fn take(self: &Arc<Self>, purpose: Purpose, bytes: u64, wait: Duration) -> Result<Grant, OutOfTime> {
+    pub(crate) async fn take(
+        self: &Arc<Self>,
+        purpose: Purpose,
+        bytes: u64,
+        wait: Duration,
+    ) -> Result<Grant, OutOfTime> {
         if bytes > self.most(purpose) {
             return Err(OutOfTime);
         }
