@@ -357,3 +357,7 @@ impl Client {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "client/client_test.rs"]
+mod tests;

@@ -221,6 +221,16 @@ impl Metadata for Server {
     }
 }
 
+/// Carries out a commit, for a double of a whole server.
+pub(crate) async fn commit(server: &Server, commit: Commit) -> Committed {
+    Metadata::commit(server, commit).await
+}
+
+/// A page of a content map, for a double of a whole server.
+pub(crate) async fn content(server: &Server, inode: InodeId, offset: u64) -> Result<Content, FsError> {
+    Metadata::content(server, inode, offset).await
+}
+
 /// A store in a directory, with faults to come and retries that do not wait long.
 pub(crate) async fn store(directory: &std::path::Path) -> (Store, Faults) {
     let url = format!("file://{}", directory.display());
