@@ -46,6 +46,17 @@ pub struct Space {
     pub inodes: u64,
 }
 
+/// What a client has in use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Usage {
+    /// Bytes of file data in buffers.
+    pub buffer_bytes: u64,
+    /// The most there ever were.
+    pub buffer_bytes_peak: u64,
+    /// Inodes that are open.
+    pub open_files: usize,
+}
+
 /// What is reported as the size of a store that has no limit: 1 EiB.
 const UNLIMITED_BYTES: u64 = 1 << 60;
 /// Extended attributes that are ACLs.
@@ -85,6 +96,11 @@ impl Client {
     /// The metadata connection, for administration.
     pub fn meta(&self) -> &Meta {
         &self.0.meta
+    }
+
+    /// What is in use now.
+    pub fn usage(&self) -> Usage {
+        self.0.files.usage()
     }
 
     /// Commits everything and ends the sessions. Tells the first failure.
@@ -331,8 +347,11 @@ impl Client {
             if data.is_empty() {
                 break;
             }
-            self.write(to, to_offset + copied, &data, false).await?;
-            copied += data.len() as u64;
+            let written = self.write(to, to_offset + copied, &data, false).await?;
+            copied += written as u64;
+            if written < data.len() {
+                break;
+            }
         }
         Ok(copied)
     }

@@ -38,6 +38,7 @@ use pando_types::{Attr, Errno, FileKind, FsError, InodeId, SegmentId, Timestamp}
 use tokio::sync::{Semaphore, mpsc};
 
 use crate::cache::recent::Recent;
+use crate::client::Usage;
 use crate::file::chunks::Chunks;
 use crate::file::handle::{Handle, HandleId, OpenMode, Opened};
 use crate::file::metadata::Metadata;
@@ -245,6 +246,12 @@ impl Files {
     /// Whether any file has something to commit.
     pub(crate) fn any_unsettled(&self) -> bool {
         self.unsettled.load(Ordering::Relaxed) > 0
+    }
+
+    /// What is in use now.
+    pub(crate) fn usage(&self) -> Usage {
+        let (buffer_bytes, buffer_bytes_peak) = self.budget.usage();
+        Usage { buffer_bytes, buffer_bytes_peak, open_files: self.table.len() }
     }
 
     fn handle(&self, id: HandleId) -> Result<Arc<Handle>, FsError> {

@@ -11,7 +11,7 @@ mod retry;
 mod router;
 mod session;
 
-pub use client::{Client, ClientConfig, Space};
+pub use client::{Client, ClientConfig, Space, Usage};
 pub use file::handle::{HandleId, OpenMode, Opened, SeekTo};
 pub use meta::{Meta, Renamed, Unlinked};
 pub use retry::RetryPolicy;

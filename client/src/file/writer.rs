@@ -150,7 +150,13 @@ impl Files {
     }
 
     /// See [`crate::Client::fallocate`].
-    pub(crate) async fn fallocate(&self, id: HandleId, mode: i32, offset: u64, length: u64) -> Result<(), FsError> {
+    pub(crate) async fn fallocate(
+        self: &Arc<Self>,
+        id: HandleId,
+        mode: i32,
+        offset: u64,
+        length: u64,
+    ) -> Result<(), FsError> {
         let handle = self.writable(id)?;
         handle.tell()?;
         let end = offset.checked_add(length).filter(|end| *end <= FILE_BYTES_MAX);
@@ -158,7 +164,13 @@ impl Files {
         if length == 0 {
             return Err(FsError::user(Errno::EINVAL));
         }
+        if handle.file.with(|state| state.is_overcrowded()) {
+            handle.telling(self.commit(&handle.file).await)?;
+        }
         handle.file.with(|state| {
+            if state.lost {
+                return Err(handle.file.last_failure());
+            }
             let now = now();
             match mode {
                 0 => state.grow(end, now),
