@@ -33,7 +33,8 @@ pub enum SegmentError {
     },
     /// No credentials to sign requests with.
     #[error(
-        "there are no usable S3 credentials ({why}); set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or write a profile into ~/.aws/credentials"
+        "there are no usable S3 credentials ({why}); set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or write \
+         a profile into ~/.aws/credentials"
     )]
     NoCredentials {
         /// What was found instead.
@@ -41,7 +42,8 @@ pub enum SegmentError {
     },
     /// The store does not know the credentials.
     #[error(
-        "the object store {store} does not accept the credentials ({why}); check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, or the profile in ~/.aws/credentials"
+        "the object store {store} does not accept the credentials ({why}); check AWS_ACCESS_KEY_ID, \
+         AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, or the profile in ~/.aws/credentials"
     )]
     Credentials {
         /// The store's address.
@@ -79,7 +81,8 @@ pub enum SegmentError {
     },
     /// Something referred-to is not in the store.
     #[error(
-        "segment {segment} is missing from the object store {store}; restore it from a backup, or delete the files that need it"
+        "segment {segment} is missing from the object store {store}; restore it from a backup, or delete the \
+         files that need it"
     )]
     Missing {
         /// The segment.
@@ -89,7 +92,8 @@ pub enum SegmentError {
     },
     /// The stored bytes are not what was written.
     #[error(
-        "segment {segment} in the object store {store} is damaged: {why}; restore it from a backup, or delete the files that need it"
+        "segment {segment} in the object store {store} is damaged: {why}; restore it from a backup, or delete \
+         the files that need it"
     )]
     Corrupt {
         /// The segment.

@@ -5,7 +5,7 @@
 //! A read fetches the 64 KiB blocks around its range. The checks it needs come from a cache; on a miss the segment's
 //! tail is fetched at the same time as the data, once for all who wait for it.
 //! Invariants: no byte is returned whose block was not checked; the cache and the table of fetches are bounded; bytes
-//! that do not fit their checks are fetched a second time before they are called damaged, for the network may have done it.
+//! that do not fit their checks are fetched again before they are called damaged: the way here may have done it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;

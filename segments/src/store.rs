@@ -92,8 +92,8 @@ impl Store {
         &self.reader.objects
     }
 
-    /// Whether the store can be reached, written and read, tried with an object that is deleted again. Fails within
-    /// seconds, for a person waits.
+    /// Whether the store can be reached, listed, written and read, tried with an object that is deleted again. Fails
+    /// within seconds, for a person waits.
     pub async fn check(&self) -> Result<(), SegmentError> {
         let mut objects = self.objects().clone();
         objects.policy = objects.policy.impatient();
@@ -101,6 +101,8 @@ impl Store {
         let probe = self.cluster.clone().join(format!("probe-{:x}-{now:x}", std::process::id()));
         let content = Bytes::from_static(b"written by a check of pando; may be deleted");
         let tried = async {
+            // First, since some servers make a bucket that is written to.
+            objects.list(self.cluster.clone().join("00")).next().await.transpose()?;
             objects.put(&probe, vec![content.clone()]).await?;
             objects.read(&probe, GetRange::Suffix(content.len() as u64)).await
         };

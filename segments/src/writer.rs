@@ -2,9 +2,9 @@
 //!
 //! Not here: which bytes go together and when a segment is full enough (the client decides), and storing it.
 //!
-//! Invariants: every byte is checksummed once, as it comes; slices of [`COALESCE_BELOW_BYTES`] and more are kept as they
-//! are, smaller ones are copied together, so that neither large data is copied nor a small slice keeps a large buffer
-//! alive; a run that goes on where the last one ended shares its entry in the owner table.
+//! Invariants: every byte is checksummed once, as it comes; slices of [`COALESCE_BELOW_BYTES`] and more are kept as
+//! they are, smaller ones are copied together, so that neither large data is copied nor a small slice keeps a large
+//! buffer alive; a run that goes on where the last one ended shares its entry in the owner table.
 
 use bytes::{Bytes, BytesMut};
 use pando_types::InodeId;

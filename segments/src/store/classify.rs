@@ -73,6 +73,9 @@ fn classify_status(status: u16, code: Option<&str>, store: &str) -> Failure {
     let why = code.map_or_else(|| format!("status {status}"), |code| format!("{code}, status {status}"));
     let other = match (status, code.unwrap_or_default()) {
         (_, "NoSuchBucket") => SegmentError::NoBucket { store: owned },
+        (_, "InvalidBucketName") => {
+            SegmentError::Address { url: owned, why: "the name of its bucket is not allowed".to_owned() }
+        }
         (404, _) => return Failure::Missing,
         (416, _) => return Failure::Short,
         (
@@ -131,7 +134,8 @@ mod tests {
 
     #[test]
     fn a_status_and_a_code_are_found() {
-        let text = "Generic S3 error: Error performing PUT http://x in 1ms - Server returned non-2xx status code: 503 Service Unavailable: <?xml?><Error><Code>SlowDown</Code></Error>";
+        let text = "Generic S3 error: Error performing PUT http://x in 1ms - Server returned non-2xx status code: 503 \
+                    Service Unavailable: <?xml?><Error><Code>SlowDown</Code></Error>";
         assert_eq!(status_of(text), Some((503, Some("SlowDown"))));
         assert_eq!(status_of("status code: 403 Forbidden: "), Some((403, None)));
         assert_eq!(status_of("status code: 403: <Code>a<b</Code>"), Some((403, None)), "nothing strange is passed on");

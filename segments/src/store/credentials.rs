@@ -1,8 +1,9 @@
 //! Where S3 credentials and settings come from: `AWS_*` variables, then the profile files of the AWS tools.
 //!
-//! Not here: what is done with them ([`super::s3`]). Kinds of credentials that need another service (instance, container,
-//! web identity) are left to the object_store crate; single sign-on, assumed roles and credential processes are not read.
-//! Invariant: nothing here prints or keeps a secret but in [`Profile`], whose `Debug` hides it.
+//! Not here: what is done with them ([`super::s3`]). Credentials that another service hands out (instance, container,
+//! web identity) are left to the object_store crate; single sign-on, assumed roles and credential processes are not
+//! read. The files are read once, when the store is opened.
+//! Invariant: nothing here prints a secret; the `Debug` of [`Environment`] and [`Profile`] hides them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -141,8 +142,12 @@ impl Profile {
 mod tests {
     use super::*;
 
-    const CREDENTIALS: &str = "# mine\n[default]\naws_access_key_id = AKIDEFAULT\naws_secret_access_key=s3cr=et/+\n\n[ ci ]\naws_access_key_id=AKICI\r\naws_secret_access_key=ci-secret\r\naws_session_token = tok\r\n";
-    const CONFIG: &str = "[default]\nregion = eu-north-1\ns3 =\n  region = nested\n[profile ci]\nregion=us-west-2\naws_access_key_id = ignored\n[profile sso]\nsso_session = x\n";
+    const CREDENTIALS: &str = "# mine\n[default]\naws_access_key_id = AKIDEFAULT\naws_secret_access_key=s3cr=et/+\n\n\
+                               [ ci ]\naws_access_key_id=AKICI\r\naws_secret_access_key=ci-secret\r\n\
+                               aws_session_token = tok\r\n";
+    const CONFIG: &str = "[default]\nregion = eu-north-1\ns3 =\n  region = nested\n\
+                          [profile ci]\nregion=us-west-2\naws_access_key_id = ignored\n\
+                          [profile sso]\nsso_session = x\n";
 
     fn files() -> (tempfile::TempDir, Vec<(&'static str, String)>) {
         let dir = tempfile::tempdir().unwrap();

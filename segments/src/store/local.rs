@@ -6,7 +6,7 @@
 use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use object_store::local::LocalFileSystem;
@@ -79,7 +79,7 @@ pub(super) fn sweep_unfinished(folder: &Path, older_than: Duration) -> io::Resul
     Ok(swept)
 }
 
-fn is_unfinished(path: &PathBuf) -> bool {
+fn is_unfinished(path: &Path) -> bool {
     let suffix = path.file_name().and_then(|name| name.to_str()).and_then(|name| name.split_once('#'));
     suffix.is_some_and(|(_, number)| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()))
 }

@@ -85,7 +85,8 @@ fn with_credentials(
         (None, None) if CREDENTIAL_SERVICES.iter().any(|key| environment.value(key).is_some()) => Ok(builder),
         (None, None) => match &profile.elsewhere {
             Some(key) => none(&format!(
-                "the profile uses {key}, which is not read here; `aws configure export-credentials --format env` prints what is"
+                "the profile uses {key}, which is not read here; `aws configure export-credentials --format env` \
+                 prints what is"
             )),
             // Only on AWS can there be an instance role.
             None if custom_endpoint => none("neither variables nor a profile"),
