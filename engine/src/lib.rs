@@ -13,6 +13,8 @@ pub mod keys;
 pub mod kv;
 pub mod read;
 
+#[cfg(test)]
+mod harness;
 mod ops;
 mod txn;
 

@@ -124,3 +124,11 @@ fn carry_out<V: View>(txn: &mut Txn<'_, V>, op: OpId, command: &Command) -> Resu
         Err(OpError::Engine(error)) => Err(error),
     }
 }
+
+#[cfg(test)]
+#[path = "ops/ops_test.rs"]
+mod tests;
+
+#[cfg(test)]
+#[path = "ops/data_test.rs"]
+mod data_tests;
