@@ -81,7 +81,12 @@ struct Running(Pando);
 
 impl Running {
     fn start(work: &Path) -> Result<Running> {
-        Ok(Running(Pando::up_with(pando::Options { base: Some(work.to_path_buf()), ..pando::Options::default() })))
+        let patience = Some(Duration::from_secs(3600));
+        Ok(Running(Pando::up_with(pando::Options {
+            base: Some(work.to_path_buf()),
+            patience,
+            ..pando::Options::default()
+        })))
     }
 }
 
@@ -193,7 +198,7 @@ fn background(mut command: Command, log: &Path) -> Result<Child> {
     let log = File::options().append(true).create(true).open(log)?;
     command.stdout(log.try_clone()?).stderr(log).stdin(Stdio::null());
     let what = format!("{:?}", command.get_program());
-    spawn::spawn(command).with_context(|| format!("cannot start {what}"))
+    spawn::spawn(command, libc::SIGTERM).with_context(|| format!("cannot start {what}"))
 }
 
 /// SIGTERM to the child's process group, SIGKILL after ten seconds; the group is the child's own (see `spawn`).

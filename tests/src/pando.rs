@@ -2,22 +2,27 @@
 //!
 //! With `PANDO_E2E_DIR=DIR` there is no process: tests that only need a file system get a folder in DIR instead, which
 //! shows whether a test asks what an ordinary file system does.
-//! Invariant: however a test ends, nothing stays mounted and no process stays: drop kills by process id and detaches the
-//! mount; if the test process itself is killed, the kernel tells the child to stop (see `spawn`).
+//! Invariant: however a test ends, nothing stays mounted and no process stays. Drop kills by process id and detaches the
+//! mount. A process that has served one start for longer than [`PATIENCE`] is killed, since nobody can be waited for by a system call
+//! that it never answers. If the test process itself is killed, the kernel kills the child (see `spawn`), and the next
+//! run takes the dead mount away.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use std::sync::{Arc, Mutex, Weak};
-use std::thread::sleep;
+use std::sync::{Arc, Mutex, Once, Weak, mpsc};
+use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
 use crate::{spawn, sys};
 
 /// How long a start, a stop or one verb may take before the test fails.
 pub const DEADLINE: Duration = Duration::from_secs(60);
+
+/// How long one start may serve a test before it counts as hung and is killed.
+pub const PATIENCE: Duration = Duration::from_secs(240);
 
 /// The folder that stands in for a mount, if one is asked for.
 pub fn plain_dir() -> Option<PathBuf> {
@@ -39,13 +44,34 @@ pub fn binary() -> PathBuf {
     path
 }
 
+const PREFIX: &str = "pando-e2e-";
+
 /// A folder of its own that other users may enter; inside it everything of one test lies.
 pub fn scratch() -> tempfile::TempDir {
     use std::os::unix::fs::PermissionsExt;
+    static SWEPT: Once = Once::new();
     let base = plain_dir().unwrap_or_else(std::env::temp_dir);
-    let folder = tempfile::Builder::new().prefix("pando-e2e-").tempdir_in(base).expect("a temporary folder");
+    SWEPT.call_once(|| sweep(&base));
+    let prefix = format!("{PREFIX}{}-", std::process::id());
+    let folder = tempfile::Builder::new().prefix(&prefix).tempdir_in(base).expect("a temporary folder");
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("own folder");
     folder
+}
+
+/// Takes away what runs that were killed have left: only folders of ours whose process is gone.
+fn sweep(base: &Path) {
+    for entry in fs::read_dir(base).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let owner = name.to_str().and_then(|name| name.strip_prefix(PREFIX)).and_then(|rest| rest.split('-').next());
+        let Some(owner) = owner.and_then(|pid| pid.parse::<u32>().ok()) else { continue };
+        if Path::new("/proc").join(owner.to_string()).exists() {
+            continue;
+        }
+        for mount in sys::mounts_below(&entry.path()) {
+            let _ = sys::detach(&mount);
+        }
+        let _ = fs::remove_dir_all(entry.path());
+    }
 }
 
 /// Waits until `done` says so, or fails the test after `limit`.
@@ -80,7 +106,7 @@ pub fn wait_exit(child: &mut Child, what: &str, limit: Duration) -> ExitStatus {
 pub fn start_ready(mut command: Command, out: &Path, err: &Path) -> Result<Child, String> {
     command.stdin(Stdio::null());
     command.stdout(File::create(out).expect("own folder")).stderr(File::create(err).expect("own folder"));
-    let mut child = spawn::spawn(command).expect("the binary starts");
+    let mut child = spawn::spawn(command, libc::SIGKILL).expect("the binary starts");
     let start = Instant::now();
     let said = |path| String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned();
     loop {
@@ -106,14 +132,43 @@ pub struct Options {
     pub envs: Vec<(String, String)>,
     /// Data folder instead of one in the scratch folder.
     pub data: Option<PathBuf>,
+    /// Instead of [`PATIENCE`].
+    pub patience: Option<Duration>,
     /// Scratch folder's parent instead of the system's temporary folder.
     pub base: Option<PathBuf>,
+}
+
+/// Kills a process that nobody stops; dropped before its process is waited for, so that the id is still that process.
+#[derive(Debug)]
+struct Watchdog(Option<(mpsc::Sender<()>, thread::JoinHandle<()>)>);
+
+impl Watchdog {
+    fn start(pid: u32, patience: Duration) -> Watchdog {
+        let (calm, alarm) = mpsc::channel::<()>();
+        let watch = thread::spawn(move || {
+            if alarm.recv_timeout(patience) == Err(mpsc::RecvTimeoutError::Timeout) {
+                eprintln!("process {pid} has not been stopped for {patience:?}: hung, killed");
+                let _ = sys::signal(pid, libc::SIGKILL);
+            }
+        });
+        Watchdog(Some((calm, watch)))
+    }
+}
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        if let Some((calm, watch)) = self.0.take() {
+            drop(calm);
+            let _ = watch.join();
+        }
+    }
 }
 
 /// A running, stopped or killed `pando up`; see the module.
 #[derive(Debug)]
 pub struct Pando {
     child: Option<Child>,
+    watchdog: Option<Watchdog>,
     options: Options,
     data: PathBuf,
     mount: PathBuf,
@@ -147,7 +202,7 @@ impl Pando {
         fs::create_dir(&mount).expect("own folder");
         let data = options.data.clone().unwrap_or_else(|| root.join("data"));
         let plain = plain_dir().is_some() && options.base.is_none();
-        Pando { child: None, options, data, mount, starts: 0, plain, scratch }
+        Pando { child: None, watchdog: None, options, data, mount, starts: 0, plain, scratch }
     }
 
     /// One mount for all tests that only need names of their own in it; it ends with its last user.
@@ -155,7 +210,7 @@ impl Pando {
         static SHARED: Mutex<Weak<Pando>> = Mutex::new(Weak::new());
         let mut shared = SHARED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         shared.upgrade().unwrap_or_else(|| {
-            let fresh = Arc::new(Pando::up());
+            let fresh = Arc::new(Pando::up_with(Options { patience: Some(4 * PATIENCE), ..Options::default() }));
             *shared = Arc::downgrade(&fresh);
             fresh
         })
@@ -221,7 +276,9 @@ impl Pando {
         }
         assert!(self.child.is_none(), "already running");
         self.starts += 1;
-        self.child = Some(start_ready(self.command(), &self.log_path("out"), &self.log_path("err"))?);
+        let child = start_ready(self.command(), &self.log_path("out"), &self.log_path("err"))?;
+        self.watchdog = Some(Watchdog::start(child.id(), self.options.patience.unwrap_or(PATIENCE)));
+        self.child = Some(child);
         Ok(())
     }
 
@@ -234,7 +291,7 @@ impl Pando {
         let mut command = self.command();
         let log = |stream| File::create(self.log_path(stream)).expect("own folder");
         command.stdout(log("out")).stderr(log("err"));
-        let mut child = spawn::spawn(command).expect("the binary starts");
+        let mut child = spawn::spawn(command, libc::SIGKILL).expect("the binary starts");
         sleep(delay);
         child.kill().expect("own child");
         child.wait().expect("own child");
@@ -252,6 +309,7 @@ impl Pando {
 
     /// `kill -9`, and the end of it. The mount point stays as the crash left it.
     pub fn kill(&mut self) {
+        self.watchdog = None;
         if let Some(mut child) = self.child.take() {
             child.kill().expect("own child");
             child.wait().expect("own child");
@@ -268,6 +326,7 @@ impl Pando {
 
     /// SIGTERM, and how it ended.
     pub fn terminate(&mut self) -> Option<ExitStatus> {
+        self.watchdog = None;
         let mut child = self.child.take()?;
         sys::signal(child.id(), libc::SIGTERM).expect("own child");
         Some(wait_exit(&mut child, "stop after SIGTERM", DEADLINE))
@@ -275,6 +334,7 @@ impl Pando {
 
     /// Waits for an end that somebody else caused.
     pub fn wait_end(&mut self) -> Option<ExitStatus> {
+        self.watchdog = None;
         let mut child = self.child.take()?;
         Some(wait_exit(&mut child, "the end of pando up", DEADLINE))
     }
@@ -313,13 +373,14 @@ impl Pando {
 
 impl Drop for Pando {
     fn drop(&mut self) {
-        let failing = std::thread::panicking();
+        let failing = thread::panicking();
         if failing && !self.plain {
             let log = self.log();
             let tail: Vec<&str> = log.lines().rev().take(40).collect();
             eprintln!("--- last words of {}", self.mount.display());
             tail.iter().rev().for_each(|line| eprintln!("{line}"));
         }
+        self.watchdog = None;
         if let Some(mut child) = self.child.take() {
             let _ = sys::signal(child.id(), libc::SIGTERM);
             let start = Instant::now();
@@ -337,9 +398,9 @@ impl Drop for Pando {
 pub fn run(mut command: Command, limit: Duration) -> Output {
     let what = format!("{command:?}");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = spawn::spawn(command).unwrap_or_else(|e| panic!("{what}: {e}"));
+    let mut child = spawn::spawn(command, libc::SIGKILL).unwrap_or_else(|e| panic!("{what}: {e}"));
     let drain = |stream: Option<Box<dyn io::Read + Send>>| {
-        std::thread::spawn(move || {
+        thread::spawn(move || {
             let mut bytes = Vec::new();
             stream.expect("piped").read_to_end(&mut bytes).map(|_| bytes).unwrap_or_default()
         })

@@ -11,8 +11,8 @@ use std::thread;
 
 type Job = (Command, mpsc::SyncSender<io::Result<Child>>);
 
-/// Starts `command` in a process group of its own; it gets SIGTERM if this process dies, however that happens.
-pub fn spawn(mut command: Command) -> io::Result<Child> {
+/// Starts `command` in a process group of its own; it gets `at_death` if this process dies, however that happens.
+pub fn spawn(mut command: Command, at_death: libc::c_int) -> io::Result<Child> {
     static SPAWNER: OnceLock<Mutex<mpsc::Sender<Job>>> = OnceLock::new();
     let spawner = SPAWNER.get_or_init(|| {
         let (jobs, queue) = mpsc::channel::<Job>();
@@ -26,7 +26,7 @@ pub fn spawn(mut command: Command) -> io::Result<Child> {
     command.process_group(0);
     // SAFETY: prctl is async-signal-safe and touches no memory.
     unsafe {
-        command.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) {
+        command.pre_exec(move || match libc::prctl(libc::PR_SET_PDEATHSIG, at_death) {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
         });

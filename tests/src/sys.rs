@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, IntoRawFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread;
 
 /// A path or name for the kernel.
@@ -178,6 +178,15 @@ pub fn is_mounted(path: &Path) -> bool {
     let table = std::fs::read("/proc/self/mounts").expect("Linux has a mount table");
     let wanted = path.as_os_str().as_bytes();
     table.split(|byte| *byte == b'\n').any(|line| line.split(|byte| *byte == b' ').nth(1) == Some(wanted))
+}
+
+/// Mount points below a folder, the deepest first.
+pub fn mounts_below(folder: &Path) -> Vec<PathBuf> {
+    let table = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let points = table.lines().filter_map(|line| line.split(' ').nth(1)).map(PathBuf::from);
+    let mut below: Vec<PathBuf> = points.filter(|point| point.starts_with(folder)).collect();
+    below.sort_by_key(|point| std::cmp::Reverse(point.as_os_str().len()));
+    below
 }
 
 /// Sends a signal to one process.

@@ -40,7 +40,7 @@ impl Other {
     fn open(path: &Path) -> Other {
         let mut command = Command::new("python3");
         command.arg("-u").arg("-c").arg(SCRIPT).arg(path).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = spawn::spawn(command).expect("python3 is installed");
+        let mut child = spawn::spawn(command, libc::SIGKILL).expect("python3 is installed");
         let input = child.stdin.take().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
         Other { child, input, output }

@@ -41,7 +41,7 @@ impl Server {
         command.arg("--port").arg(self.port.to_string()).arg(self.folder.path());
         let log = File::options().append(true).create(true).open(self.folder.path().with_extension("log")).unwrap();
         command.stdout(log.try_clone().unwrap()).stderr(log).stdin(Stdio::null()).env("RUST_LOG", "warn");
-        self.child = Some(spawn::spawn(command).expect("s3s-fs starts"));
+        self.child = Some(spawn::spawn(command, libc::SIGKILL).expect("s3s-fs starts"));
         let address = ("127.0.0.1", self.port);
         wait_for("the S3 server", Duration::from_secs(10), || TcpStream::connect(address).ok());
     }
