@@ -122,6 +122,11 @@ impl Client {
         Ok(self.0.files.overlay(self.0.meta.getattr(inode).await?))
     }
 
+    /// Whether the attributes shown of an inode are ahead of the committed ones: the next commit may move its times.
+    pub fn is_ahead(&self, inode: InodeId) -> bool {
+        self.0.files.is_ahead(inode)
+    }
+
     /// Changes attributes and, if given, the size in bytes. With a write `handle`, or while the file has uncommitted
     /// bytes here, the change is shown at once and committed together with them.
     pub async fn setattr(

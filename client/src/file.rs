@@ -199,6 +199,11 @@ impl Files {
         }
     }
 
+    /// Whether attributes shown here are ahead of the committed ones.
+    pub(crate) fn is_ahead(&self, inode: InodeId) -> bool {
+        self.table.find(inode).is_some_and(|file| !file.is_clean())
+    }
+
     /// Keeps a change of attributes or size for the next commit, if the file is open and that is where it belongs:
     /// there are uncommitted bytes, or the size is set through a write handle.
     pub(crate) async fn set_pending(
