@@ -138,10 +138,8 @@ pub(crate) fn find_fuse(path: &Path) -> Option<String> {
     let table = std::fs::read("/proc/self/mountinfo").ok()?;
     let mut found = None;
     for line in table.split(|b| *b == b'\n') {
-        if let Some((device, at, kind)) = parse(line) {
-            if at == path {
-                found = kind.starts_with(b"fuse").then_some(device);
-            }
+        if let Some((device, _, kind)) = parse(line).filter(|(_, at, _)| *at == path) {
+            found = kind.starts_with(b"fuse").then_some(device);
         }
     }
     found
