@@ -158,7 +158,8 @@ fn create(name: &str) -> Create {
 
 #[tokio::test]
 async fn what_can_pass_is_retried_with_the_same_op_id() {
-    let script = [Act::Fail(ErrorKind::Throttled(30)), Act::Fail(ErrorKind::Unavailable), Act::LoseAnswer, Act::LoseAnswer];
+    let script =
+        [Act::Fail(ErrorKind::Throttled(30)), Act::Fail(ErrorKind::Unavailable), Act::LoseAnswer, Act::LoseAnswer];
     let s = setup(&script).await;
     let began = Instant::now();
     s.meta.create(create("x")).await.unwrap();
@@ -240,7 +241,8 @@ async fn an_outage_ends_in_eio_within_the_deadline() {
     let began = Instant::now();
     let mut message = inner.message(Request::GetAttr { inode: InodeId(3) });
     let deadline = Instant::now() + policy.deadline;
-    let error: FsError = retry::call(&inner.router, SlotId(0), &mut message, &policy, deadline).await.unwrap_err().into();
+    let error: FsError =
+        retry::call(&inner.router, SlotId(0), &mut message, &policy, deadline).await.unwrap_err().into();
     assert_eq!(error.errno, Errno::EIO);
     assert!(began.elapsed() < Duration::from_secs(2));
 }
