@@ -23,7 +23,7 @@ use pando_types::{Attr, FsError, InodeId};
 use tokio::runtime::Handle;
 
 use crate::convert::{dot_attr, errno, file_attr, file_type, open_flags, set_time};
-use crate::fs::{Caller, Fs, NewName, SetAttr, Sized as Answer, TTL, WriteTo};
+use crate::fs::{Caller, Fs, NewName, SetAttr, Sized as Answer, WriteTo};
 use crate::mount;
 
 /// See the module.
@@ -63,7 +63,7 @@ impl Filesystem for Adapter {
 
     fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let (fs, parent, name) = (self.fs.clone(), InodeId(parent.0), name.as_bytes().to_vec());
-        self.run(async move { entry(reply, fs.lookup(parent, &name).await) });
+        self.run(async move { entry(reply, &fs, fs.lookup(parent, &name).await) });
     }
 
     fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
@@ -72,7 +72,7 @@ impl Filesystem for Adapter {
 
     fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
         let fs = self.fs.clone();
-        self.run(async move { attributes(reply, fs.getattr(InodeId(ino.0)).await) });
+        self.run(async move { attributes(reply, &fs, fs.getattr(InodeId(ino.0)).await) });
     }
 
     #[rustfmt::skip]
@@ -85,7 +85,7 @@ impl Filesystem for Adapter {
         let (fs, caller) = (self.fs.clone(), caller(req));
         let (atime, mtime, handle) = (atime.map(set_time), mtime.map(set_time), fh.map(|h| h.0));
         let to = SetAttr { mode, uid, gid, size, atime, mtime, handle };
-        self.run(async move { attributes(reply, fs.setattr(caller, InodeId(ino.0), to).await) });
+        self.run(async move { attributes(reply, &fs, fs.setattr(caller, InodeId(ino.0), to).await) });
     }
 
     fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
@@ -96,12 +96,12 @@ impl Filesystem for Adapter {
     #[rustfmt::skip]
     fn mknod(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, rdev: u32, reply: ReplyEntry) {
         let (fs, new) = (self.fs.clone(), new_name(req, parent, name, mode, umask));
-        self.run(async move { entry(reply, fs.mknod(new, rdev).await) });
+        self.run(async move { entry(reply, &fs, fs.mknod(new, rdev).await) });
     }
 
     fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
         let (fs, new) = (self.fs.clone(), new_name(req, parent, name, mode, umask));
-        self.run(async move { entry(reply, fs.mkdir(new).await) });
+        self.run(async move { entry(reply, &fs, fs.mkdir(new).await) });
     }
 
     fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -117,7 +117,7 @@ impl Filesystem for Adapter {
     fn symlink(&self, req: &Request, parent: INodeNo, link_name: &OsStr, target: &Path, reply: ReplyEntry) {
         let (fs, new) = (self.fs.clone(), new_name(req, parent, link_name, 0o777, 0));
         let target = target.as_os_str().as_bytes().to_vec();
-        self.run(async move { entry(reply, fs.symlink(new, target).await) });
+        self.run(async move { entry(reply, &fs, fs.symlink(new, target).await) });
     }
 
     #[rustfmt::skip]
@@ -132,7 +132,7 @@ impl Filesystem for Adapter {
 
     fn link(&self, _req: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
         let (fs, name) = (self.fs.clone(), newname.as_bytes().to_vec());
-        self.run(async move { entry(reply, fs.link(InodeId(ino.0), InodeId(newparent.0), &name).await) });
+        self.run(async move { entry(reply, &fs, fs.link(InodeId(ino.0), InodeId(newparent.0), &name).await) });
     }
 
     fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
@@ -154,7 +154,7 @@ impl Filesystem for Adapter {
             match fs.create(new, flags).await {
                 Ok((attr, opened)) => {
                     let (handle, flags) = (FileHandle(opened.handle), open_flags(opened.caching));
-                    reply.created(&TTL, &file_attr(&attr), GENERATION, handle, flags);
+                    reply.created(&fs.ttl(attr.inode), &file_attr(&attr), GENERATION, handle, flags);
                 }
                 Err(error) => reply.error(errno(error)),
             }
@@ -178,6 +178,8 @@ impl Filesystem for Adapter {
         let kill_privileges = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
         let from_page = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
         let to = WriteTo { inode: InodeId(ino.0), handle: fh.0, offset, kill_privileges, from_page };
+        // A block that this write fills is stored by a task of the runtime.
+        let _runtime = self.runtime.enter();
         match self.fs.try_write(to, data) {
             Some(result) => written(reply, result),
             None => {
@@ -231,8 +233,8 @@ impl Filesystem for Adapter {
         self.run(async move {
             let listed = fs.readdir(fh.0, offset, true, |e| {
                 let ino = INodeNo(e.inode.0);
-                let attr = e.attr.map_or_else(|| dot_attr(ino), file_attr);
-                reply.add(ino, e.next, OsStr::from_bytes(e.name), &TTL, &attr, GENERATION)
+                let (attr, ttl) = (e.attr.map_or_else(|| dot_attr(ino), file_attr), fs.ttl(e.inode));
+                reply.add(ino, e.next, OsStr::from_bytes(e.name), &ttl, &attr, GENERATION)
             });
             match listed.await {
                 Ok(()) => reply.ok(),
@@ -344,16 +346,16 @@ fn new_name(req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32)
     NewName { caller: caller(req), parent: InodeId(parent.0), name: name.as_bytes().to_vec(), mode, umask }
 }
 
-fn entry(reply: ReplyEntry, result: Result<Attr, FsError>) {
+fn entry(reply: ReplyEntry, fs: &Fs<Client>, result: Result<Attr, FsError>) {
     match result {
-        Ok(attr) => reply.entry(&TTL, &file_attr(&attr), GENERATION),
+        Ok(attr) => reply.entry(&fs.ttl(attr.inode), &file_attr(&attr), GENERATION),
         Err(error) => reply.error(errno(error)),
     }
 }
 
-fn attributes(reply: ReplyAttr, result: Result<Attr, FsError>) {
+fn attributes(reply: ReplyAttr, fs: &Fs<Client>, result: Result<Attr, FsError>) {
     match result {
-        Ok(attr) => reply.attr(&TTL, &file_attr(&attr)),
+        Ok(attr) => reply.attr(&fs.ttl(attr.inode), &file_attr(&attr)),
         Err(error) => reply.error(errno(error)),
     }
 }

@@ -24,7 +24,7 @@ pub(crate) use xattr::Sized;
 /// How long the kernel may answer for attributes and names that it was told. Without leases another mount's change is seen
 /// this late at most by a path walk; an open looks itself. 1 s makes stat 20 to 80 times cheaper than 0 and is what users know from NFS.
 /// Absent names are not cached at all: ranks stat a file until another node has created it.
-pub(crate) const TTL: Duration = Duration::from_secs(1);
+const TTL: Duration = Duration::from_secs(1);
 /// Bytes that one copy_file_range request moves: bounds how long it takes. The caller goes on from there.
 const COPY_BYTES_MAX: u64 = 32 << 20;
 /// A name that appears and vanishes between two steps this often is somebody's game.
@@ -122,6 +122,11 @@ impl<V: Volume> Fs<V> {
     /// Gives the way to the kernel's caches, which exists only once it is mounted.
     pub(crate) fn set_kernel(&self, kernel: Box<dyn Kernel>) {
         let _ = self.kernel.set(kernel);
+    }
+
+    /// How long the kernel may keep an inode's attributes: not at all while a commit is to come, which stamps its own times.
+    pub(crate) fn ttl(&self, inode: InodeId) -> Duration {
+        if self.volume.is_ahead(inode) { Duration::ZERO } else { TTL }
     }
 
     pub(crate) async fn lookup(&self, parent: InodeId, name: &[u8]) -> Result<Attr, FsError> {

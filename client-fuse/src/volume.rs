@@ -15,6 +15,7 @@ use pando_types::{Attr, FileName, FsError, InodeId, XattrName};
 pub(crate) trait Volume: Send + Sync + 'static {
     fn lookup(&self, parent: InodeId, name: &FileName) -> impl Future<Output = Result<Attr, FsError>> + Send;
     fn getattr(&self, inode: InodeId) -> impl Future<Output = Result<Attr, FsError>> + Send;
+    fn is_ahead(&self, inode: InodeId) -> bool;
     fn setattr(&self, inode: InodeId, change: AttrChange, size: Option<u64>, handle: Option<HandleId>) -> impl Future<Output = Result<Attr, FsError>> + Send;
     fn create(&self, create: Create) -> impl Future<Output = Result<Attr, FsError>> + Send;
     fn create_open(&self, create: Create, mode: OpenMode) -> impl Future<Output = Result<Opened, FsError>> + Send;
@@ -46,6 +47,7 @@ pub(crate) trait Volume: Send + Sync + 'static {
 impl Volume for Client {
     async fn lookup(&self, parent: InodeId, name: &FileName) -> Result<Attr, FsError> { self.lookup(parent, name).await }
     async fn getattr(&self, inode: InodeId) -> Result<Attr, FsError> { self.getattr(inode).await }
+    fn is_ahead(&self, inode: InodeId) -> bool { self.is_ahead(inode) }
     async fn setattr(&self, inode: InodeId, change: AttrChange, size: Option<u64>, handle: Option<HandleId>) -> Result<Attr, FsError> { self.setattr(inode, change, size, handle).await }
     async fn create(&self, create: Create) -> Result<Attr, FsError> { self.create(create).await }
     async fn create_open(&self, create: Create, mode: OpenMode) -> Result<Opened, FsError> { self.create_open(create, mode).await }

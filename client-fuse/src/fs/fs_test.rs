@@ -46,6 +46,8 @@ struct State {
     rival: Option<Attr>,
     keep_cache: bool,
     would_wait: bool,
+    /// Has uncommitted changes.
+    ahead: Option<InodeId>,
 }
 
 impl Double {
@@ -90,6 +92,7 @@ impl Volume for Double {
         self.state().names.get(name.as_bytes()).cloned().ok_or(Errno::ENOENT.into())
     }
     async fn getattr(&self, inode: InodeId) -> Result<Attr, FsError> { self.by_inode(inode) }
+    fn is_ahead(&self, inode: InodeId) -> bool { self.state().ahead == Some(inode) }
     async fn setattr(&self, inode: InodeId, change: AttrChange, size: Option<u64>, _handle: Option<HandleId>) -> Result<Attr, FsError> {
         self.call(format!("setattr mode {:?} size {size:?} kill {}", change.mode, change.kill_privileges));
         self.by_inode(inode)
@@ -420,4 +423,14 @@ async fn a_copy_is_bounded_and_seeks_are_checked() {
     assert_eq!(fs.lseek(1, 10, libc::SEEK_HOLE).await.unwrap(), 11);
     assert_eq!(errno(fs.lseek(1, -1, libc::SEEK_HOLE).await), Errno::ENXIO);
     assert_eq!(errno(fs.lseek(1, 0, libc::SEEK_SET).await), Errno::EINVAL);
+}
+
+/// Scenario G07: ctime moved between a stat right after close and a later one.
+#[tokio::test]
+async fn attributes_ahead_of_their_commit_are_not_kept_by_the_kernel() {
+    let double = Double::default();
+    double.state().ahead = Some(InodeId(7));
+    let fs = Fs::new(double);
+    assert_eq!(fs.ttl(InodeId(7)), Duration::ZERO);
+    assert_eq!(fs.ttl(InodeId(8)), TTL);
 }
