@@ -217,7 +217,7 @@ async fn a_crash_loses_nothing_that_was_answered_and_a_retry_counts_once() {
     let mkdir = client.envelope(directory(InodeId::ROOT, "e"));
     let made = client.send(mkdir.clone()).await.unwrap();
     assert_eq!(client.send(mkdir.clone()).await.unwrap(), made, "the short cut for existing names spares retries");
-    for n in 0..300 {
+    for n in 0..50 {
         client.make(create(dir.inode, &format!("f{n}"), NewNode::File)).await;
     }
     let session = client.session;
@@ -230,10 +230,10 @@ async fn a_crash_loses_nothing_that_was_answered_and_a_retry_counts_once() {
     config.object_store = format!("file://{}", root.path().join("objects").display());
     let server = Server::start_with_ttl(config, LONG_TTL).await.unwrap();
     let mut client = Client::connect(server.address().to_string()).await;
-    assert_eq!(client.names(dir.inode).await.len(), 301);
+    assert_eq!(client.names(dir.inode).await.len(), 51);
     assert_eq!(client.send(envelope).await.unwrap(), first, "also after the crash");
     assert_eq!(client.send(mkdir).await.unwrap(), made);
-    assert_eq!(client.names(dir.inode).await.len(), 301);
+    assert_eq!(client.names(dir.inode).await.len(), 51);
     client.session = session;
     assert_eq!(client.ask(Request::KeepAlive { session }).await, Ok(Response::Done), "the session lives on");
     client.assert_clean().await;
@@ -437,4 +437,48 @@ async fn what_cannot_start_says_why_and_leaves_no_trace() {
     moved.object_store = format!("file://{}", root.path().display());
     assert!(refused(moved).await.contains("go back to the first"));
     Server::start(good).await.unwrap().shutdown().await.unwrap();
+}
+
+/// Figures; run by hand: `cargo test --release -p pando-metaserver figures -- --ignored --nocapture`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "prints figures"]
+async fn figures() {
+    let root = tempfile::tempdir().unwrap();
+    let (server, client) = start(root.path(), LONG_TTL).await;
+    let client = Arc::new(client);
+    for (callers, each) in [(1usize, 2000usize), (8, 2000), (64, 1000), (256, 500)] {
+        let dir = client.make(directory(InodeId::ROOT, &format!("d{callers}"))).await;
+        let before = server.shard.group.applied_index();
+        for kind in ["create", "lookup"] {
+            let begun = Instant::now();
+            let calls: Vec<_> = (0..callers)
+                .map(|c| {
+                    let (client, dir) = (client.clone(), dir.inode);
+                    tokio::spawn(async move {
+                        let own = Client::connect(client.address.clone()).await;
+                        for n in 0..each {
+                            let text = format!("f{c}-{n}");
+                            if kind == "create" {
+                                let envelope = own.envelope(create(dir, &text, NewNode::File));
+                                client.send(envelope).await.unwrap();
+                            } else {
+                                client.lookup(dir, &text).await.unwrap();
+                            }
+                        }
+                    })
+                })
+                .collect();
+            for call in calls {
+                call.await.unwrap();
+            }
+            let (total, seconds) = ((callers * each) as f64, begun.elapsed().as_secs_f64());
+            let entries = server.shard.group.applied_index() - before;
+            println!(
+                "{callers:>4} callers: {:>7.0} {kind}s/s, {:.0} us each; {entries} entries",
+                total / seconds,
+                seconds / each as f64 * 1e6
+            );
+        }
+    }
+    server.shutdown().await.unwrap();
 }
