@@ -10,7 +10,7 @@ use pando_types::request::FsckReport;
 use pando_types::{InodeId, SegmentId, ShardId, SlotId};
 
 use crate::error::{Corrupt, EngineError, ReadError};
-use crate::keys::inode::Head;
+use crate::keys::inode::Inode;
 use crate::keys::shard::State;
 use crate::keys::{self, KeyKind, SHARD_SLOT, counter};
 use crate::kv::{KvError, View};
@@ -59,7 +59,7 @@ struct Check<'v, V: View> {
     next: u64,
     live: BTreeMap<SegmentId, u64>,
     /// The inode whose records the pass is in.
-    owner: Option<(InodeId, Option<Head>)>,
+    owner: Option<(InodeId, Option<Inode>)>,
     /// Inodes that have links, directories, and inodes whose first dentry was seen.
     linked: bits::Bits,
     directories: bits::Bits,

@@ -110,7 +110,7 @@ fn names() {
     broken("links and no name", |s| s.delete(dentry::key(ROOT, &name("d"))));
     broken("which is not its", |s| s.delete(dentry::key(s.dir, &link)));
     broken("back-links", |s| s.delete(backlink::key(s.file, s.dir, &link)));
-    broken("is a directory, and has a back-link", |s| {
+    broken("a back-link belongs to", |s| {
         s.put(backlink::key(s.dir, ROOT, &name("d")), backlink::encode(Generation::FIRST));
     });
     broken("of no known kind", |s| s.put(vec![0, 0, 0, 0, 0x77, 0, 0, 0, 0, 0, 0, 0, 1], vec![1]));
@@ -145,22 +145,23 @@ fn inodes() {
     broken("no shard state", |s| s.delete(state_key(SHARD)));
     broken("bytes of target", |s| s.edit(s.world.lookup(ROOT, "s").unwrap(), |inode| inode.tail.push(b'y')));
     broken("special file", |s| s.head(s.world.lookup(ROOT, "p").unwrap(), |head| head.size = 1));
-    broken("and says", |s| s.head(s.file, |head| head.xattrs = 0));
-    broken("and says", |s| s.put(xattr::key(s.big, b"user.b"), xattr::encode(b"", Generation::FIRST)));
+    broken("and says", |s| s.head(s.file, |head| head.xattrs = 2));
+    broken("kind Xattr belongs to", |s| s.head(s.file, |head| head.xattrs = 0));
+    broken("kind Xattr belongs to", |s| s.put(xattr::key(s.big, b"user.b"), xattr::encode(b"", Generation::FIRST)));
     broken("ACL flags", |s| s.head(s.dir, |head| head.flags = HAS_DEFAULT_ACL));
     broken("cannot be read", |s| {
         s.put(xattr::key(s.file, b"system.posix_acl_access"), xattr::encode(b"junk", Generation::FIRST))
     });
-    broken("has a record of kind Xattr", |s| {
+    broken("kind Xattr belongs to", |s| {
         s.put(xattr::key(InodeId(99), b"user.b"), xattr::encode(b"", Generation::FIRST))
     });
 }
 
 #[test]
 fn orphans() {
-    broken("and no orphan record", |s| s.delete(orphan::key(s.orphan)));
+    broken("no links and no orphan record", |s| s.delete(orphan::key(s.orphan)));
     broken("missing among those", |s| s.delete(orphan::index_key(SHARD, s.world.session, s.orphan)));
-    broken("and an orphan record", |s| {
+    broken("has 1 links", |s| {
         s.put(orphan::key(s.big), Orphan { holder: SessionId(0), birth: Generation::FIRST }.encode());
     });
     broken("has no inode", |s| s.delete(inode::key(s.orphan)));
@@ -178,7 +179,8 @@ fn files() {
         let whole = crate::harness::extent(25, 10, s.segment(1), 0);
         s.put(extent::key(s.file, 25), extent::encode(&whole, Generation::FIRST));
     });
-    broken("has a record of kind Extent", |s| {
+    broken("kind Extent belongs to", |s| s.head(s.big, |head| head.allocated = 0));
+    broken("kind Extent belongs to", |s| {
         let whole = crate::harness::extent(0, 10, s.segment(1), 0);
         s.put(extent::key(s.dir, 0), extent::encode(&whole, Generation::FIRST));
     });

@@ -3,13 +3,13 @@
 
 use std::collections::BTreeSet;
 
-use pando_types::InodeId;
+use pando_types::{FileKind, InodeId};
 
 use super::Check;
 use super::bits::Bits;
 use crate::error::{Corrupt, EngineError};
 use crate::keys::dentry::{self, Dentry};
-use crate::keys::inode::{self, Head};
+use crate::keys::inode::{self, Head, Inode};
 use crate::keys::{KeyKind, backlink, owner};
 use crate::kv::{KvError, View};
 
@@ -20,22 +20,19 @@ impl<V: View> Check<'_, V> {
     }
 
     /// The inode whose records the pass is in, read once.
-    fn owner(&mut self, id: InodeId) -> Result<Option<Head>, KvError> {
-        match self.owner {
-            Some((known, head)) if known == id => Ok(head),
-            _ => {
-                let head = self.head(id)?;
-                self.owner = Some((id, head));
-                Ok(head)
-            }
+    fn owner(&mut self, id: InodeId) -> Result<Option<&Inode>, KvError> {
+        if self.owner.as_ref().is_none_or(|(known, _)| *known != id) {
+            let value = self.view.get(&inode::key(id))?;
+            self.owner = Some((id, value.and_then(|value| Inode::decode(&value).ok())));
         }
+        Ok(self.owner.as_ref().and_then(|(_, inode)| inode.as_ref()))
     }
 
     pub(super) fn dentry(&mut self, key: &[u8], value: &[u8]) -> Result<(), EngineError> {
         let (parent, name) = dentry::parse(key)?;
         let dentry = Dentry::decode(value)?;
         let id = dentry.inode;
-        if !self.owner(parent)?.is_some_and(|head| head.is_dir()) {
+        if !self.owner(parent)?.is_some_and(|inode| inode.head.is_dir()) {
             return Err(Corrupt(format!("name {name} lies in inode {parent}, which is no directory")).into());
         }
         let Some(head) = self.head(id)? else {
@@ -47,7 +44,7 @@ impl<V: View> Check<'_, V> {
             format!("name {name} in directory {parent} says another kind than inode {id}")
         });
         self.expect(id != InodeId::ROOT, || format!("name {name} in directory {parent} means the root directory"));
-        if !head.is_dir() && self.view.get(&backlink::key(id, parent, &name))?.is_some() {
+        if !head.is_dir() && head.nlink > 1 && self.view.get(&backlink::key(id, parent, &name))?.is_some() {
             return Ok(());
         }
         self.expect(head.nlink > 0, || {
@@ -63,21 +60,22 @@ impl<V: View> Check<'_, V> {
         Ok(())
     }
 
+    /// An extent or xattr: its inode knows of such records, and counted them where the pass met it.
     pub(super) fn owned(&mut self, kind: KeyKind, key: &[u8]) -> Result<(), EngineError> {
         let (id, _) = owner(key)?;
         let owner = self.owner(id)?;
-        let fits = match kind {
-            KeyKind::Extent => owner.is_some_and(|head| head.kind == pando_types::FileKind::File),
-            _ => owner.is_some(),
+        let known = match kind {
+            KeyKind::Extent => owner.is_some_and(|inode| inode.head.kind == FileKind::File && inode.has_extents()),
+            _ => owner.is_some_and(|inode| inode.head.xattrs > 0),
         };
-        self.expect(fits, || format!("inode {id} does not exist, or is no file, and has a record of kind {kind:?}"));
+        self.expect(known, || format!("a record of kind {kind:?} belongs to inode {id}, which does not know of any"));
         Ok(())
     }
 
     pub(super) fn backlink(&mut self, key: &[u8]) -> Result<(), EngineError> {
         let (id, parent, name) = backlink::parse(key)?;
-        let is_file = self.owner(id)?.is_some_and(|head| !head.is_dir());
-        self.expect(is_file, || format!("inode {id} does not exist, or is a directory, and has a back-link"));
+        let known = self.owner(id)?.is_some_and(|inode| !inode.head.is_dir() && inode.head.nlink > 1);
+        self.expect(known, || format!("a back-link belongs to inode {id}, which does not know of any"));
         let value = self.view.get(&dentry::key(parent, &name))?;
         let meant = value.map(|value| Dentry::decode(&value)).transpose()?.map(|dentry| dentry.inode);
         self.expect(meant == Some(id), || {

@@ -223,7 +223,7 @@ impl Generator {
     }
 
     fn xattr(&mut self) -> XattrName {
-        XattrName::new(self.random.pick(&XATTRS)).unwrap()
+        XattrName::new(self.random.pick::<&[u8]>(&XATTRS)).unwrap()
     }
 
     fn directory(&mut self, model: &Model) -> InodeId {

@@ -208,6 +208,7 @@ impl Model {
             Command::RemoveXattr { inode, name } => {
                 let now = self.now;
                 let node = self.nodes.get_mut(inode).ok_or(Errno::ENOENT)?;
+                may_change_xattr(node, name)?;
                 node.xattrs.remove(name).ok_or(Errno::ENODATA)?;
                 node.ctime = now;
                 Ok(Reply::Done)
@@ -229,7 +230,8 @@ impl Model {
             }
             Command::ForgetSegments { segments } => {
                 let dead = self.dead();
-                segments.iter().filter(|(_, id)| dead.contains(id)).for_each(|(_, id)| drop(self.segments.remove(id)));
+                self.segments
+                    .retain(|id| !(dead.contains(id) && segments.iter().any(|(_, forgotten)| forgotten == id)));
                 Ok(Reply::Done)
             }
         }
@@ -490,9 +492,7 @@ impl Model {
     fn setxattr(&mut self, id: InodeId, name: &XattrName, value: &[u8], mode: XattrMode) -> Result<Reply> {
         let now = self.now;
         let node = self.nodes.get_mut(&id).ok_or(Errno::ENOENT)?;
-        if name.as_bytes().starts_with(b"user.") && !matches!(node.kind, FileKind::File | FileKind::Directory) {
-            return Err(Errno::EPERM);
-        }
+        may_change_xattr(node, name)?;
         match (mode, node.xattrs.contains_key(name)) {
             (XattrMode::Create, true) => return Err(Errno::EEXIST),
             (XattrMode::Replace, false) => return Err(Errno::ENODATA),
@@ -536,6 +536,11 @@ fn change_attributes(node: &mut Node, change: &AttrChange, now: Timestamp) {
             Some(SetTime::At(at)) => *time = at,
         }
     }
+}
+
+fn may_change_xattr(node: &Node, name: &XattrName) -> Result<()> {
+    let takes_user = matches!(node.kind, FileKind::File | FileKind::Directory);
+    if name.as_bytes().starts_with(b"user.") && !takes_user { Err(Errno::EPERM) } else { Ok(()) }
 }
 
 fn equal(expected: &Reply, found: &Reply) -> std::result::Result<(), String> {
