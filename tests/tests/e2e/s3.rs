@@ -85,7 +85,7 @@ fn the_same_programs_work_over_s3() {
     let (dir, local) = (pando.path("work"), scratch());
     fs::create_dir(&dir).unwrap();
     programs::tar_agrees(&dir, local.path(), 500);
-    programs::sqlite_agrees(&dir, local.path());
+    programs::sqlite_agrees(&dir, local.path(), 60);
     fs::write(dir.join("kept"), seeded(1, 20 << 20)).unwrap();
     programs::large_agrees(&dir, 64 << 20);
     assert!(server.objects() > 0, "nothing was stored in the bucket");
