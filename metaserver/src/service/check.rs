@@ -73,18 +73,19 @@ fn commit(commit: &Commit, session: SessionId) -> Result<(), Errno> {
         commit.segments.iter().map(|s| (s.id, s.length)).collect();
     refuse(segments.len() != commit.segments.len(), Errno::EINVAL)?;
     let mut inodes = HashSet::new();
-    let mut ranges = 0;
+    let (mut extents, mut punched) = (0, 0);
     for file in &commit.files {
         refuse(!inodes.insert(file.inode), Errno::EINVAL)?;
-        ranges += file_commit(file, |extent| {
+        punched += file.punch.len();
+        extents += file_commit(file, |extent| {
             let length = segments.get(&extent.segment).copied().unwrap_or(0);
             extent.segment_offset.checked_add(extent.length).is_some_and(|end| end <= length)
         })?;
     }
-    refuse(ranges > EXTENTS_PER_COMMIT_MAX, Errno::E2BIG)
+    refuse(extents.max(punched) > EXTENTS_PER_COMMIT_MAX, Errno::E2BIG)
 }
 
-/// The number of extents and punched ranges.
+/// The number of extents.
 fn file_commit(file: &FileCommit, in_segment: impl Fn(&Extent) -> bool) -> Result<usize, Errno> {
     attr_change(&file.change)?;
     refuse(file.size > FILE_BYTES_MAX || file.cut.is_some_and(|c| c > FILE_BYTES_MAX), Errno::EFBIG)?;
@@ -97,7 +98,7 @@ fn file_commit(file: &FileCommit, in_segment: impl Fn(&Extent) -> bool) -> Resul
         CommitContent::Extents(extents) => extents,
         CommitContent::Inline(bytes) => {
             refuse(bytes.len() > INLINE_BYTES_MAX, Errno::EINVAL)?;
-            return Ok(file.punch.len());
+            return Ok(0);
         }
     };
     let mut end = 0;
@@ -106,7 +107,7 @@ fn file_commit(file: &FileCommit, in_segment: impl Fn(&Extent) -> bool) -> Resul
         refuse(extent.offset < end || !in_segment(extent), Errno::EINVAL)?;
         end = extent.end();
     }
-    Ok(extents.len() + file.punch.len())
+    Ok(extents.len())
 }
 
 fn refuse(bad: bool, errno: Errno) -> Result<(), Errno> {
