@@ -107,7 +107,9 @@ impl Group {
             return Err(ProposeError::TooLarge { bytes: payload.len(), limit: PAYLOAD_BYTES_MAX });
         }
         let wait = self.0.options.propose_timeout;
-        let result = tokio::time::timeout(wait, self.0.raft.client_write(Payload(payload))).await;
+        // Unconstrained: the runtime's fairness must not let a later proposal overtake this one.
+        let write = tokio::task::unconstrained(self.0.raft.client_write(Payload(payload)));
+        let result = tokio::time::timeout(wait, write).await;
         match result {
             Err(_) => Err(ProposeError::Unavailable(format!("shard {} had no majority for {wait:?}", self.0.group))),
             Ok(Ok(response)) => Ok(response.data),

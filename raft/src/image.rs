@@ -215,7 +215,7 @@ mod tests {
             &mark_crc,
             &[1, 0, 0, 0, 0],
             &[2, 0, 0, 0],
-            &[0x4b, 0xef, 0xc3, 0xe2], // CRC32C of "ab"
+            &[0x36, 0x29, 0xa2, 0xe2], // CRC32C of "ab"
             b"ab",
             &[0, 0, 0, 0, 0, 0, 0, 0],
             &[0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 0, 0, 0],

@@ -255,7 +255,7 @@ impl Cluster {
         self.net.hosts.lock().unwrap().remove(&id);
         let log = node.host.log_for_test();
         drop(node);
-        until("the crashed node has let go of its log", || log.strong_count() == 0).await;
+        until("the crashed node has let go of its log", || log.strong_count() == 0 && self.try_open(id)).await;
     }
 
     pub async fn shutdown(&mut self, id: NodeId) {

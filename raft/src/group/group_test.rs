@@ -169,6 +169,7 @@ async fn three_replicas_lose_one_and_it_catches_up_by_log_or_by_image() {
     cluster.propose_all(10..150).await;
     let (_, group) = cluster.leader().await;
     until("the log is purged", || group.0.metrics.borrow_watched().purged.is_some_and(|id| id.index > 60)).await;
+    drop(group);
     cluster.up(long).await;
     cluster.caught_up(long).await;
     assert!(cluster.disks[&long].images_read.load(Ordering::Relaxed) > 0, "an image was installed");

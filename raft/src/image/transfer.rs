@@ -122,7 +122,8 @@ pub(crate) enum SendError<E> {
 pub(crate) struct Receiver {
     dir: PathBuf,
     group: ShardId,
-    alive: Alive,
+    /// Given to installations; taken when the group closes.
+    alive: Mutex<Option<Alive>>,
     current: Mutex<Option<Incoming>>,
 }
 
@@ -140,11 +141,12 @@ enum Stage {
 
 impl Receiver {
     pub fn new(dir: &Path, group: ShardId, alive: Alive) -> Receiver {
-        Receiver { dir: dir.to_owned(), group, alive, current: Mutex::new(None) }
+        Receiver { dir: dir.to_owned(), group, alive: Mutex::new(Some(alive)), current: Mutex::new(None) }
     }
 
     /// Forgets what is being received: the group stops.
     pub async fn close(&self) {
+        self.alive.lock().await.take();
         let incoming = self.current.lock().await.take();
         if let Some(Incoming { stage: Stage::Installing(task), .. }) = incoming {
             let _ = task.await;
@@ -206,7 +208,8 @@ impl Receiver {
                 }
                 let image = off_workers(|| writer.finish()).map_err(|e| self.disk(&e))?;
                 let snapshot = Snapshot { meta: incoming.meta.clone(), snapshot: ImageData::Spooled(image) };
-                let (raft, vote, alive) = (raft.clone(), incoming.vote, self.alive.clone());
+                let alive = self.alive.lock().await.clone().ok_or("the group is shut down")?;
+                let (raft, vote) = (raft.clone(), incoming.vote);
                 let file = super::whole_path(&self.dir, self.group);
                 incoming.stage = Stage::Installing(tokio::spawn(async move {
                     let result = raft.install_full_snapshot(vote, snapshot).await;

@@ -260,17 +260,18 @@ async fn after_a_failed_fsync_nothing_is_accepted_until_restart() {
 async fn one_fsync_serves_all_groups() {
     let dir = tempfile::tempdir().unwrap();
     let syncs = Arc::new(AtomicU64::new(0));
-    let gate = Arc::new(std::sync::Mutex::new(()));
+    let held = Arc::new(AtomicBool::new(true));
     let fault: SyncFault = {
-        let (syncs, gate) = (syncs.clone(), gate.clone());
+        let (syncs, held) = (syncs.clone(), held.clone());
         Arc::new(move || {
             syncs.fetch_add(1, Ordering::Relaxed);
-            drop(gate.lock());
+            while held.load(Ordering::Relaxed) {
+                std::thread::yield_now();
+            }
             Ok(())
         })
     };
     let db = Arc::new(LogDb::open(dir.path(), Some(fault)).unwrap());
-    let held = gate.lock().unwrap();
     let mut waiting = Vec::new();
     for group in 0..50 {
         let (mut log, _) = group_log(&db, ShardId(group));
@@ -278,7 +279,7 @@ async fn one_fsync_serves_all_groups() {
         log.append([entry(1, 0)], Flushed::signal(tx)).await.unwrap();
         waiting.push(rx);
     }
-    drop(held);
+    held.store(false, Ordering::Relaxed);
     for rx in waiting {
         rx.await.unwrap().unwrap();
     }

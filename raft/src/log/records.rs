@@ -173,7 +173,8 @@ pub(crate) fn encode_entry(entry: &Entry) -> Vec<u8> {
             value
         }
         EntryPayload::Membership(membership) => {
-            postcard::to_extend(&MembershipRecord::from(&*membership), value).expect("writing to memory cannot fail")
+            let record: MembershipRecord = membership.into();
+            postcard::to_extend(&record, value).expect("writing to memory cannot fail")
         }
     }
 }
