@@ -23,6 +23,9 @@ pub enum KvError {
 /// What [`View::scan`] calls for each key and value; `Break` ends the scan.
 pub type Visit<'a> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'a;
 
+/// A key with its value.
+pub type Record = (Vec<u8>, Vec<u8>);
+
 /// An unchanging picture of the store.
 pub trait View {
     /// The value of a key.
@@ -35,7 +38,7 @@ pub trait View {
     fn scan(&self, from: &[u8], to: &[u8], visit: &mut Visit<'_>) -> Result<(), KvError>;
 
     /// The greatest key of `[from, to)` with its value.
-    fn last(&self, from: &[u8], to: &[u8]) -> Result<Option<(Vec<u8>, Vec<u8>)>, KvError>;
+    fn last(&self, from: &[u8], to: &[u8]) -> Result<Option<Record>, KvError>;
 }
 
 /// An ordered store.

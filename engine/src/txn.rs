@@ -15,7 +15,7 @@ use crate::error::{Corrupt, EngineError};
 use crate::keys::inode::{self, Head, Inode};
 use crate::keys::shard::{self, State};
 use crate::keys::{counter, layout};
-use crate::kv::{Batch, View};
+use crate::kv::{Batch, Record, View};
 
 mod sessions;
 
@@ -148,7 +148,7 @@ impl<'v, V: View> Txn<'v, V> {
     }
 
     /// The last record of `[from, to)`.
-    pub fn last(&self, from: &[u8], to: &[u8]) -> Result<Option<(Vec<u8>, Vec<u8>)>, EngineError> {
+    pub fn last(&self, from: &[u8], to: &[u8]) -> Result<Option<Record>, EngineError> {
         let mut to = to.to_vec();
         while from < to.as_slice() {
             let staged = self.staged.range::<[u8], _>((Included(from), Excluded(to.as_slice()))).next_back();

@@ -7,7 +7,7 @@ use std::ops::Bound::{Excluded, Included};
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use super::{Batch, Change, Kv, KvError, View, Visit};
+use super::{Batch, Change, Kv, KvError, Record, View, Visit};
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -99,7 +99,7 @@ impl View for MemView {
         Ok(())
     }
 
-    fn last(&self, from: &[u8], to: &[u8]) -> Result<Option<(Vec<u8>, Vec<u8>)>, KvError> {
+    fn last(&self, from: &[u8], to: &[u8]) -> Result<Option<Record>, KvError> {
         if from >= to {
             return Ok(None);
         }

@@ -11,7 +11,7 @@ use rocksdb::{
     FlushOptions, LogLevel, Options, ReadOptions, Snapshot, WriteBatch, WriteOptions,
 };
 
-use super::{Batch, Change, Kv, KvError, View, Visit};
+use super::{Batch, Change, Kv, KvError, Record, View, Visit};
 
 /// Bytes per data block: small, since hot reads are single records.
 const BLOCK_BYTES: usize = 4 << 10;
@@ -145,7 +145,7 @@ impl View for RocksView<'_> {
         Ok(cursor.status()?)
     }
 
-    fn last(&self, from: &[u8], to: &[u8]) -> Result<Option<(Vec<u8>, Vec<u8>)>, KvError> {
+    fn last(&self, from: &[u8], to: &[u8]) -> Result<Option<Record>, KvError> {
         if from >= to {
             return Ok(None);
         }
