@@ -20,6 +20,8 @@ use crate::{daemon, output, size};
 
 /// A mount answers its first call within this, or something is wrong.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(20);
+/// Users that keep files open may go on with them for so long; whoever stops a service waits 10 s or so before it kills.
+const UNMOUNT_TIME_MAX: Duration = Duration::from_secs(4);
 
 /// Settings of a mount.
 #[derive(Debug, clap::Args)]
@@ -74,10 +76,13 @@ impl Front {
             }
         };
         let served = served.await;
-        if !mounts::users(point.path()).is_empty() {
-            tracing::warn!("{} is taken away while in use: {}", point.path().display(), mounts::busy(point.path()));
+        let users = mounts::users(point.path());
+        if !users.is_empty() {
+            let users = mounts::list(&users);
+            tracing::warn!("{} is taken away from {users}; what they have written is stored", point.path().display());
         }
-        let unmounted = mounted.unmount().await;
+        // Longer than this only users that keep files open can make it; the path is free by then.
+        let unmounted = timeout(UNMOUNT_TIME_MAX, mounted.unmount()).await.unwrap_or(Ok(()));
         served?;
         Ok(unmounted?)
     }

@@ -6,6 +6,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -21,7 +22,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("client-fuse", &["types", "client"]),
     ("cli", &["metaserver", "client", "client-fuse"]),
     ("tests", ALL),
-    ("benches", ALL),
+    ("benches", &["types", "rpc", "engine", "segments", "raft", "metaserver", "client", "client-fuse", "cli", "tests"]),
 ];
 const ALL: &[&str] = &["types", "rpc", "engine", "segments", "raft", "metaserver", "client", "client-fuse", "cli"];
 
@@ -81,9 +82,11 @@ fn the_house_is_tidy() {
     for (folder, _) in LAYERS {
         let manifest = fs::read_to_string(root.join(folder).join("Cargo.toml")).unwrap();
         findings.extend(check_manifest(folder, &manifest));
-        for path in rust_files(&root.join(folder)) {
-            let name = path.strip_prefix(&root).unwrap().to_str().unwrap().to_owned();
-            findings.extend(check_file(&name, &fs::read_to_string(&path).unwrap()));
+        let sources: Vec<(String, String)> =
+            rust_files(&root.join(folder)).iter().map(|path| read(&root, path)).collect();
+        let tests: BTreeSet<String> = sources.iter().flat_map(|(path, text)| test_modules(path, text)).collect();
+        for (path, text) in &sources {
+            findings.extend(check_file(path, text, is_test(path) || tests.contains(path)));
             files += 1;
         }
     }
@@ -95,6 +98,12 @@ fn the_house_is_tidy() {
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+/// A file's path below the root, and its text.
+fn read(root: &Path, path: &Path) -> (String, String) {
+    let name = path.strip_prefix(root).unwrap().to_str().unwrap().to_owned();
+    (name, fs::read_to_string(path).unwrap())
 }
 
 fn rust_files(folder: &Path) -> Vec<PathBuf> {
@@ -132,7 +141,8 @@ fn check_manifest(folder: &str, manifest: &str) -> Vec<String> {
         if PURE.contains(&folder) && IMPURE_CRATES.iter().any(|bad| family(&name, bad)) {
             findings.push(format!("{folder}/Cargo.toml: {name} has no place in {folder}, which is pure"));
         }
-        if value.get("workspace").and_then(toml::Value::as_bool) != Some(true) {
+        let shared = value.get("workspace").and_then(toml::Value::as_bool) == Some(true) || value.get("path").is_some();
+        if !shared {
             findings.push(format!(
                 "{folder}/Cargo.toml: {name} must be `workspace = true`, so that there is one version of it"
             ));
@@ -189,9 +199,9 @@ fn check_documents(root: &Path) -> Vec<String> {
 }
 
 /// Everything that one file can get wrong.
-fn check_file(path: &str, text: &str) -> Vec<String> {
+fn check_file(path: &str, text: &str, test: bool) -> Vec<String> {
     let lines: Vec<&str> = text.lines().collect();
-    let product = &lines[..if is_test(path) { 0 } else { tests_begin(&lines) }];
+    let product = &lines[..if test { 0 } else { tests_begin(&lines) }];
     let mut findings = Vec::new();
     if path.ends_with("/mod.rs") {
         findings.push(format!("{path}: no mod.rs; name it after its folder"));
@@ -202,7 +212,7 @@ fn check_file(path: &str, text: &str) -> Vec<String> {
     if product.len() > FILE_LINES_MAX {
         findings.push(format!("{path}: {} product lines, {FILE_LINES_MAX} at most; split it", product.len()));
     }
-    if !is_test(path) && lines.len() - product.len() > TEST_LINES_MAX {
+    if !test && lines.len() - product.len() > TEST_LINES_MAX {
         findings.push(format!("{path}: tests past {TEST_LINES_MAX} lines move to their own _test.rs"));
     }
     let all: Vec<_> = code(&lines, false).collect();
@@ -248,6 +258,30 @@ fn check_product(path: &str, lines: &[(usize, &str)]) -> Vec<String> {
 
 fn is_test(path: &str) -> bool {
     path.contains("/tests/") || path.ends_with("_test.rs") || path.starts_with("tests/") || path.starts_with("benches/")
+}
+
+/// The files of modules that this file declares for tests alone: `#[cfg(test)]`, perhaps further attributes, `mod name;`.
+fn test_modules(path: &str, text: &str) -> Vec<String> {
+    let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
+    let stem = name.trim_end_matches(".rs");
+    let below = if matches!(stem, "lib" | "main") { folder.to_owned() } else { format!("{folder}/{stem}") };
+    let mut found = Vec::new();
+    let mut lines = text.lines().map(str::trim);
+    while let Some(line) = lines.next() {
+        if line != "#[cfg(test)]" {
+            continue;
+        }
+        let mut file = None;
+        let declared =
+            lines.by_ref().inspect(|l| file = l.strip_prefix("#[path = \"").or(file)).find(|l| !l.starts_with("#["));
+        if let Some(module) = declared.and_then(|l| l.rsplit_once("mod ")?.1.strip_suffix(';')) {
+            found.push(match file.and_then(|f| f.strip_suffix("\"]")) {
+                Some(file) => format!("{folder}/{file}"),
+                None => format!("{below}/{module}.rs"),
+            });
+        }
+    }
+    found
 }
 
 /// The line at which the test module begins: `#[cfg(test)]`, perhaps further attributes, `mod`.
@@ -302,7 +336,7 @@ fn is_function(text: &str) -> bool {
 /// Asserts that a snippet is found fault with, for the reason given, and that the text without it is not.
 #[track_caller]
 fn finds(path: &str, text: &str, reason: &str) {
-    let findings = check_file(path, text);
+    let findings = check_file(path, text, is_test(path));
     assert!(findings.iter().any(|f| f.contains(reason)), "{reason:?} is not among {findings:?}");
 }
 
@@ -310,8 +344,17 @@ fn finds(path: &str, text: &str, reason: &str) {
 fn a_good_file_is_left_alone() {
     let good = "//! What it is for.\n\n// .unwrap() in a comment\npub fn size() -> u64 {\n    7\n}\n\n#[cfg(test)]\n\
                 #[allow(clippy::unwrap_used)]\nmod tests {\n    fn f() {\n        x.unwrap();\n    }\n}\n";
-    assert_eq!(check_file("rpc/src/frame.rs", good), Vec::<String>::new());
-    assert_eq!(check_file("rpc/src/frame/frame_test.rs", "//! Tests.\nfn f() { x.unwrap() }\n"), Vec::<String>::new());
+    assert_eq!(check_file("rpc/src/frame.rs", good, false), Vec::<String>::new());
+    assert_eq!(check_file("rpc/src/doubles.rs", "//! Tests.\nfn f() { x.unwrap() }\n", true), Vec::<String>::new());
+    assert!(is_test("rpc/src/frame/frame_test.rs") && is_test("tests/src/pando.rs") && !is_test("rpc/src/frame.rs"));
+}
+
+#[test]
+fn files_for_tests_alone_are_known_by_their_declaration() {
+    let text = "mod frame;\n#[cfg(test)]\nmod doubles;\n#[cfg(test)]\n#[path = \"frame/all.rs\"]\npub(crate) mod all;\n\
+                #[cfg(test)]\nmod tests {\n    mod inner;\n}\n";
+    assert_eq!(test_modules("rpc/src/lib.rs", text), ["rpc/src/doubles.rs", "rpc/src/frame/all.rs"]);
+    assert_eq!(test_modules("rpc/src/pool.rs", "#[cfg(test)]\nmod doubles;\n"), ["rpc/src/pool/doubles.rs"]);
 }
 
 #[test]
@@ -341,7 +384,7 @@ fn sizes_are_counted() {
         format!("//! x\nimpl A {{\n    pub(crate) async fn f(\n{}    }}\n}}\n", "        a();\n".repeat(lines - 2))
     };
     finds(path, &function(FUNCTION_LINES_MAX + 1), ":3: a function of 71 lines");
-    assert_eq!(check_file(path, &function(FUNCTION_LINES_MAX)), Vec::<String>::new());
+    assert_eq!(check_file(path, &function(FUNCTION_LINES_MAX), false), Vec::<String>::new());
     let tests = format!("//! x\n#[cfg(test)]\nmod tests {{\n{}}}\n", "    // y\n".repeat(TEST_LINES_MAX));
     finds(path, &tests, "move to their own");
 }

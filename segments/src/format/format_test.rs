@@ -1,3 +1,5 @@
+//! The layout of segments: what is written reads back, and every damaged byte is noticed.
+
 use bytes::Bytes;
 use proptest::prelude::*;
 

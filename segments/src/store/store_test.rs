@@ -1,3 +1,5 @@
+//! The object store behind segments: what is put comes back, and each failure is told for what it is.
+
 use std::time::Instant;
 
 use pando_types::limits::CHECKSUM_BLOCK_BYTES;
