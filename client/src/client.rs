@@ -61,6 +61,8 @@ pub struct Usage {
 const UNLIMITED_BYTES: u64 = 1 << 60;
 /// Extended attributes that are ACLs.
 const ACL_PREFIX: &[u8] = b"system.posix_acl_";
+/// File capabilities.
+const CAPABILITY: &[u8] = b"security.capability";
 /// Bytes that one copy step moves.
 const COPY_STEP_BYTES: u64 = 1 << 20;
 
@@ -258,13 +260,13 @@ impl Client {
         value: Vec<u8>,
         mode: XattrMode,
     ) -> Result<(), FsError> {
-        self.settle_mode(inode, name).await?;
+        self.settle_for_xattr(inode, name).await?;
         self.0.meta.setxattr(inode, name, value, mode).await
     }
 
     /// Removes an extended attribute.
     pub async fn removexattr(&self, inode: InodeId, name: &XattrName) -> Result<(), FsError> {
-        self.settle_mode(inode, name).await?;
+        self.settle_for_xattr(inode, name).await?;
         self.0.meta.removexattr(inode, name).await
     }
 
@@ -361,11 +363,13 @@ impl Client {
         Ok(copied)
     }
 
-    /// An ACL changes the mode, so a mode that was set before it is committed before it.
-    async fn settle_mode(&self, inode: InodeId, name: &XattrName) -> Result<(), FsError> {
-        match name.as_bytes().starts_with(ACL_PREFIX) {
-            true => self.0.files.settle_attributes(inode).await,
-            false => Ok(()),
+    /// An ACL changes the mode, so a mode that was set before it is committed before it. Capabilities vouch for the
+    /// content and are dropped when it changes, so content that was written before them is committed before them.
+    async fn settle_for_xattr(&self, inode: InodeId, name: &XattrName) -> Result<(), FsError> {
+        match name.as_bytes() {
+            CAPABILITY => self.0.files.settle(inode).await,
+            name if name.starts_with(ACL_PREFIX) => self.0.files.settle_attributes(inode).await,
+            _ => Ok(()),
         }
     }
 

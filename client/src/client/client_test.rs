@@ -75,6 +75,10 @@ impl Fake {
                 self.note("link".into());
                 Reply::Inode(self.files.attr(inode))
             }
+            Command::SetXattr { name, .. } => {
+                self.note(format!("setxattr {name}"));
+                Reply::Done
+            }
             Command::ReleaseOrphans { inodes } => {
                 self.note(format!("release {}", inodes[0].0));
                 Reply::Done
@@ -159,6 +163,19 @@ async fn a_rename_or_link_comes_after_the_bytes_of_its_source() {
     setup.client.flush(handle).await.unwrap();
     setup.rename("renamed", "again").await.unwrap();
     assert_eq!(setup.fake.drain(), ["rename renamed None"], "clean files cost nothing");
+}
+
+/// A commit after it would drop it: it vouches for the content.
+#[tokio::test]
+async fn capabilities_are_set_after_the_bytes_that_they_vouch_for() {
+    let setup = setup().await;
+    let (inode, handle) = setup.create("program").await;
+    for xattr in ["user.x", "security.capability"] {
+        setup.client.write(handle, 0, &[1; 9000], false).await.unwrap();
+        let xattr = XattrName::new(xattr.as_bytes()).unwrap();
+        setup.client.setxattr(inode, &xattr, vec![1], XattrMode::Any).await.unwrap();
+    }
+    assert_eq!(setup.fake.drain(), ["setxattr user.x", "commit 100", "setxattr security.capability"]);
 }
 
 #[tokio::test]

@@ -125,6 +125,7 @@ fn commit_file<V: View>(txn: &mut Txn<'_, V>, file: &FileCommit, live: &mut Live
     if changed {
         head.version += 1;
         head.ctime = now;
+        setattr::content_changed(txn, id)?;
     }
     let mtime = file.change.mtime.or(changed.then_some(SetTime::Now));
     setattr::change(txn, id, &AttrChange { mtime, ..file.change })?;

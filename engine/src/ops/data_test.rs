@@ -274,7 +274,7 @@ fn owners_and_modes_follow_linux() {
 }
 
 #[test]
-fn a_change_of_hands_drops_capabilities() {
+fn a_change_of_hands_or_content_drops_capabilities() {
     let mut world = World::new();
     let file = world.file(ROOT, "f");
     for change in [
@@ -285,6 +285,12 @@ fn a_change_of_hands_drops_capabilities() {
         world.setattr(file, change, None).unwrap();
         assert_eq!(world.getxattr(file, "security.capability"), None);
     }
+    world.setxattr(file, "security.capability", b"cap", ANY);
+    world.write_inline(file, b"new");
+    assert_eq!(world.getxattr(file, "security.capability"), None, "other content");
+    world.setxattr(file, "security.capability", b"cap", ANY);
+    world.setattr(file, AttrChange::default(), Some(1)).unwrap();
+    assert_eq!(world.getxattr(file, "security.capability"), None, "less content");
     world.fsck();
 }
 

@@ -51,6 +51,14 @@ fn resize<V: View>(txn: &mut Txn<'_, V>, id: InodeId, size: u64) -> Result<(), E
     head.size = size;
     head.mtime = now;
     head.ctime = now;
+    content_changed(txn, id)
+}
+
+/// Drops what vouches for a file's content, whoever changed it, as Linux does.
+pub(super) fn content_changed<V: View>(txn: &mut Txn<'_, V>, id: InodeId) -> Result<(), EngineError> {
+    if names::child(txn, id)?.xattrs > 0 {
+        xattr::drop_one(txn, id, CAPABILITY)?;
+    }
     Ok(())
 }
 

@@ -434,6 +434,7 @@ impl Model {
         if let Some(size) = size {
             node.changed |= size != node.data.len() as u64;
             node.data.resize(size as usize, Cell::Zero);
+            node.xattrs.remove(&capability());
             (node.mtime, node.ctime) = (now, now);
         }
         change_attributes(node, change, now);
@@ -483,6 +484,7 @@ impl Model {
         changed |= data.len() != old;
         node.changed |= changed;
         if changed {
+            node.xattrs.remove(&capability());
             (node.mtime, node.ctime) = (now, now);
         }
         change_attributes(node, &file.change, now);
@@ -517,8 +519,7 @@ fn change_attributes(node: &mut Node, change: &AttrChange, now: Timestamp) {
         if mode & 0o010 != 0 {
             mode &= !MODE_SETGID;
         }
-        let capability = XattrName::new(b"security.capability").unwrap();
-        if node.xattrs.remove(&capability).is_some() {
+        if node.xattrs.remove(&capability()).is_some() {
             node.ctime = now;
         }
     }
@@ -536,6 +537,11 @@ fn change_attributes(node: &mut Node, change: &AttrChange, now: Timestamp) {
             Some(SetTime::At(at)) => *time = at,
         }
     }
+}
+
+/// What a change of content or owner takes from a file.
+fn capability() -> XattrName {
+    XattrName::new(b"security.capability").unwrap()
 }
 
 fn may_change_xattr(node: &Node, name: &XattrName) -> Result<()> {

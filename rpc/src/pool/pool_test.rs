@@ -288,33 +288,3 @@ async fn faults_are_errors_and_never_wrong_answers() {
         call.await.unwrap();
     }
 }
-
-/// Figures beside MEASURED.md C; run by hand: `cargo test --release -p pando-rpc figures -- --ignored --nocapture`.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "prints figures"]
-async fn figures() {
-    let (_server, _, address) = start().await;
-    let pool = Arc::new(Pool::new());
-    for (callers, each) in [(1usize, 50_000usize), (16, 20_000), (256, 2_000)] {
-        let begun = Instant::now();
-        let calls = (0..callers).map(|_| {
-            let (pool, address) = (pool.clone(), address.clone());
-            tokio::spawn(async move {
-                for n in 0..each {
-                    let request = message(Request::KeepAlive { session: SessionId(1 + 3 * n as u64) });
-                    pool.call(&address, &request, LONG).await.unwrap();
-                }
-            })
-        });
-        for call in calls.collect::<Vec<_>>() {
-            call.await.unwrap();
-        }
-        let total = (callers * each) as f64;
-        let seconds = begun.elapsed().as_secs_f64();
-        println!(
-            "{callers:>4} in flight: {:>7.0} calls/s, {:.1} us each",
-            total / seconds,
-            seconds / each as f64 * 1e6
-        );
-    }
-}
