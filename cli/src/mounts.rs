@@ -12,6 +12,7 @@ use std::process::Command;
 use anyhow::{Context, bail};
 use nix::errno::Errno;
 use nix::mount::{MntFlags, umount2};
+use nix::sys::statvfs::statvfs;
 
 /// One line of `/proc/self/mountinfo`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -91,9 +92,9 @@ pub fn absolute(path: &Path) -> anyhow::Result<PathBuf> {
     }
 }
 
-/// Whether the process behind a mount is gone.
+/// Whether the process behind a mount is gone. Asks for the file system, since attributes may be the kernel's own memory.
 pub fn is_dead(path: &Path) -> bool {
-    matches!(fs::symlink_metadata(path), Err(e) if e.raw_os_error() == Some(Errno::ENOTCONN as i32))
+    statvfs(path).is_err_and(|e| e == Errno::ENOTCONN)
 }
 
 /// How an unmount went.
