@@ -64,14 +64,14 @@ pub fn settle() {
 pub fn run(phase: Phase, target: &mut dyn Target, inputs: &Inputs) -> Result<Vec<Figure>> {
     match phase {
         Phase::Names => {
-            let mut figures = names(target.folder(), 1, 3000 / inputs.scale)?;
-            figures.extend(names(target.folder(), 8, 6000 / inputs.scale)?);
+            let mut figures = names(target.folder(), 1, 2000 / inputs.scale)?;
+            figures.extend(names(target.folder(), 8, 4000 / inputs.scale)?);
             Ok(figures)
         }
         Phase::Tar => tar(target.folder(), inputs),
         Phase::Fsync => {
-            let mut figures = fsync(target.folder(), 1, 400 / inputs.scale)?;
-            figures.extend(fsync(target.folder(), 8, 800 / inputs.scale)?);
+            let mut figures = fsync(target.folder(), 1, 320 / inputs.scale)?;
+            figures.extend(fsync(target.folder(), 8, 640 / inputs.scale)?);
             Ok(figures)
         }
         Phase::Stream => stream(target, inputs),
@@ -119,6 +119,9 @@ fn folders(target: &Path, threads: usize) -> Result<PathBuf> {
     Ok(folder)
 }
 
+/// What is done with one name.
+type Call = dyn Fn(&Path) -> std::io::Result<()> + Sync;
+
 fn named(what: &str, threads: usize) -> String {
     format!("{what}, {threads} thread{}", if threads == 1 { "" } else { "s" })
 }
@@ -126,7 +129,7 @@ fn named(what: &str, threads: usize) -> String {
 fn names(target: &Path, threads: usize, total: usize) -> Result<Vec<Figure>> {
     let folder = folders(target, threads)?;
     let create = |path: &Path| OpenOptions::new().write(true).create_new(true).open(path).map(drop);
-    let calls: [(&str, &(dyn Fn(&Path) -> std::io::Result<()> + Sync)); 4] = [
+    let calls: [(&str, &Call); 4] = [
         ("create", &create),
         ("stat", &|path| fs::symlink_metadata(path).map(drop)),
         ("open", &|path| File::open(path).map(drop)),
