@@ -9,6 +9,7 @@ mod names;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use pando_segments::{Store, StoreConfig};
 use pando_types::command::{AttrChange, Create, NewNode, Rename, RenameMode, XattrMode};
 use pando_types::request::DirectoryPage;
@@ -80,12 +81,14 @@ struct Inner {
 /// Calls fail with the errno that the system call should report.
 impl Client {
     /// Connects to the cluster that the metadata server at `meta_addr` (`host:port`) belongs to, and to its object store.
-    pub async fn connect(meta_addr: &str, config: ClientConfig) -> Result<Client, FsError> {
-        let meta = Meta::connect(meta_addr, config.retry).await?;
-        let info = meta.mount_info().await?;
-        let store = StoreConfig { url: info.object_store, s3_endpoint: info.s3_endpoint, cluster: info.cluster };
-        let store = Store::open(&store).await.map_err(|e| FsError::unavailable(e.to_string()))?;
-        Ok(Client::new(meta, store, &config))
+    pub fn connect(meta_addr: &str, config: ClientConfig) -> BoxFuture<'_, Result<Client, FsError>> {
+        Box::pin(async move {
+            let meta = Meta::connect(meta_addr, config.retry).await?;
+            let info = meta.mount_info().await?;
+            let store = StoreConfig { url: info.object_store, s3_endpoint: info.s3_endpoint, cluster: info.cluster };
+            let store = Store::open(&store).await.map_err(|e| FsError::unavailable(e.to_string()))?;
+            Ok(Client::new(meta, store, &config))
+        })
     }
 
     /// A client over parts that exist already.
@@ -106,10 +109,12 @@ impl Client {
     }
 
     /// Commits everything and ends the sessions. Tells the first failure.
-    pub async fn close(&self) -> Result<(), FsError> {
-        let result = self.0.files.shutdown().await;
-        self.0.meta.close().await;
-        result
+    pub fn close(&self) -> BoxFuture<'_, Result<(), FsError>> {
+        Box::pin(async move {
+            let result = self.0.files.shutdown().await;
+            self.0.meta.close().await;
+            result
+        })
     }
 
     /// The attributes of a name's inode. ENOENT.

@@ -7,6 +7,7 @@
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use futures::future::BoxFuture;
 use pando_types::command::{Commit, Create, Rename, XattrMode};
 use pando_types::limits::SESSION_TTL_MS;
 use pando_types::request::{
@@ -63,14 +64,16 @@ pub struct Renamed {
 /// The verbs. Each fails with the errno that the system call should report; EIO when no server answered in time.
 impl Meta {
     /// Connects to the cluster that the server at `address` (`host:port`) belongs to. Needs a tokio runtime.
-    pub async fn connect(address: &str, policy: RetryPolicy) -> Result<Meta, FsError> {
-        let meta = Meta(Arc::new(Inner { router: Router::new(address), sessions: Sessions::default(), policy }));
-        let deadline = Instant::now() + policy.deadline.min(CONNECT_TIME_MAX);
-        match meta.0.call(ROOT_SLOT, Request::ShardMap, deadline).await? {
-            Response::ShardMap(map) => meta.0.router.adopt(map),
-            other => return Err(unexpected(&other)),
-        };
-        Ok(meta)
+    pub fn connect(address: &str, policy: RetryPolicy) -> BoxFuture<'_, Result<Meta, FsError>> {
+        Box::pin(async move {
+            let meta = Meta(Arc::new(Inner { router: Router::new(address), sessions: Sessions::default(), policy }));
+            let deadline = Instant::now() + policy.deadline.min(CONNECT_TIME_MAX);
+            match meta.0.call(ROOT_SLOT, Request::ShardMap, deadline).await? {
+                Response::ShardMap(map) => meta.0.router.adopt(map),
+                other => return Err(unexpected(&other)),
+            };
+            Ok(meta)
+        })
     }
 
     /// The attributes of a name's inode. ENOENT, ENOTDIR.
@@ -261,18 +264,21 @@ impl Meta {
     }
 
     /// Ends the sessions. Changes made afterwards open new ones.
-    pub async fn close(&self) {
-        let deadline = Instant::now() + CLOSE_TIME_MAX;
-        for session in self.0.sessions.all() {
-            let Ok(op) = session.begin(deadline).await else { continue };
-            session.end();
-            let command = Command::CloseSession { session: session.id };
-            let mut message = self.0.message(change_request(op.id(), op.acked(), command));
-            if let Err(error) = retry::call(&self.0.router, session.slot, &mut message, &self.0.policy, deadline).await
-            {
-                tracing::debug!(?error, "the session could not be closed and will end by itself");
+    pub fn close(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            let deadline = Instant::now() + CLOSE_TIME_MAX;
+            for session in self.0.sessions.all() {
+                let Ok(op) = session.begin(deadline).await else { continue };
+                session.end();
+                let command = Command::CloseSession { session: session.id };
+                let mut message = self.0.message(change_request(op.id(), op.acked(), command));
+                if let Err(error) =
+                    retry::call(&self.0.router, session.slot, &mut message, &self.0.policy, deadline).await
+                {
+                    tracing::debug!(?error, "the session could not be closed and will end by itself");
+                }
             }
-        }
+        })
     }
 
     async fn read(&self, slot: SlotId, request: Request) -> Result<Response, FsError> {

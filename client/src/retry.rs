@@ -8,6 +8,7 @@ use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::time::{Duration, Instant};
 
+use futures::future::BoxFuture;
 use pando_rpc::RpcError;
 use pando_types::request::{RequestMessage, Response};
 use pando_types::{ErrorKind, FsError, Reply, SlotId};
@@ -67,40 +68,42 @@ enum Next {
 }
 
 /// Sends a request to the leader of the slot's shard until it is answered or `deadline` has passed.
-pub(crate) async fn call(
-    router: &Router,
+pub(crate) fn call<'a>(
+    router: &'a Router,
     slot: SlotId,
-    message: &mut RequestMessage,
-    policy: &RetryPolicy,
+    message: &'a mut RequestMessage,
+    policy: &'a RetryPolicy,
     deadline: Instant,
-) -> Result<Response, Failure> {
-    let mut tries = Tries { perhaps_done: false, failed: 0, redirects: 0 };
-    loop {
-        let address = router.address(slot);
-        message.epoch = router.epoch();
-        message.generation = router.generation();
-        let left = deadline.saturating_duration_since(Instant::now());
-        let next = match router.pool().call(&address, message, policy.attempt.min(left)).await {
-            Ok(answer) => {
-                router.saw(answer.generation);
-                router.reached(&address);
-                tries.judge(router, slot, &address, answer.result, policy)
-            }
-            Err(error) => tries.not_answered(router, slot, &address, error, policy),
-        };
-        match next {
-            Next::Return(result) => return result,
-            Next::Again => {}
-            Next::After(wait, reason) => {
-                if Instant::now() + wait >= deadline {
-                    return Err(Failure::Error(FsError::unavailable(format!(
-                        "no answer from the metadata server at {address} in time ({reason}); see that it runs and can be reached"
-                    ))));
+) -> BoxFuture<'a, Result<Response, Failure>> {
+    Box::pin(async move {
+        let mut tries = Tries { perhaps_done: false, failed: 0, redirects: 0 };
+        loop {
+            let address = router.address(slot);
+            message.epoch = router.epoch();
+            message.generation = router.generation();
+            let left = deadline.saturating_duration_since(Instant::now());
+            let next = match router.pool().call(&address, message, policy.attempt.min(left)).await {
+                Ok(answer) => {
+                    router.saw(answer.generation);
+                    router.reached(&address);
+                    tries.judge(router, slot, &address, answer.result, policy)
                 }
-                tokio::time::sleep(wait).await;
+                Err(error) => tries.not_answered(router, slot, &address, error, policy),
+            };
+            match next {
+                Next::Return(result) => return result,
+                Next::Again => {}
+                Next::After(wait, reason) => {
+                    if Instant::now() + wait >= deadline {
+                        return Err(Failure::Error(FsError::unavailable(format!(
+                            "no answer from the metadata server at {address} in time ({reason}); see that it runs and can be reached"
+                        ))));
+                    }
+                    tokio::time::sleep(wait).await;
+                }
             }
         }
-    }
+    })
 }
 
 /// What has happened to a call so far.

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use pando_engine::KvError;
 use pando_engine::kv::rocks::RocksKv;
 use pando_raft::{Host, Options, RaftError};
@@ -91,8 +92,8 @@ impl Drop for Tasks {
 
 impl Server {
     /// Starts a server; it answers when this returns. Needs a tokio runtime.
-    pub async fn start(config: Config) -> Result<Server, ServerError> {
-        Server::start_with_ttl(config, Duration::from_millis(SESSION_TTL_MS)).await
+    pub fn start(config: Config) -> BoxFuture<'static, Result<Server, ServerError>> {
+        Box::pin(async move { Server::start_with_ttl(config, Duration::from_millis(SESSION_TTL_MS)).await })
     }
 
     async fn start_with_ttl(config: Config, ttl: Duration) -> Result<Server, ServerError> {
@@ -134,17 +135,19 @@ impl Server {
     }
 
     /// Stops: no more requests, those under way end, the state is made durable. Each step has a deadline.
-    pub async fn shutdown(self) -> Result<(), ServerError> {
-        let Server { rpc, tasks, proposing, shard, host, directory } = self;
-        rpc.shutdown().await;
-        drop(tasks);
-        drop(shard);
-        if tokio::time::timeout(PROPOSALS_GRACE, proposing).await.is_err() {
-            warn!("changes were still under way when the server stopped");
-        }
-        host.shutdown().await?;
-        drop(directory);
-        Ok(())
+    pub fn shutdown(self) -> BoxFuture<'static, Result<(), ServerError>> {
+        Box::pin(async move {
+            let Server { rpc, tasks, proposing, shard, host, directory } = self;
+            rpc.shutdown().await;
+            drop(tasks);
+            drop(shard);
+            if tokio::time::timeout(PROPOSALS_GRACE, proposing).await.is_err() {
+                warn!("changes were still under way when the server stopped");
+            }
+            host.shutdown().await?;
+            drop(directory);
+            Ok(())
+        })
     }
 }
 

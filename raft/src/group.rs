@@ -17,6 +17,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use openraft::BasicNode;
 use openraft::async_runtime::watch::WatchReceiver as _;
 use openraft::errors::{ClientWriteError, Fatal, ForwardReason, ForwardToLeader, InitializeError};
@@ -83,42 +84,48 @@ impl Group {
     ///
     /// To be called on one node of the group; a group of one has its leader when this returns. Errors: this node is not
     /// among the members, or the replica has stopped.
-    pub async fn initialize(&self, members: BTreeMap<NodeId, String>) -> Result<(), RaftError> {
-        let alone = members.len() == 1;
-        match self.0.raft.initialize(nodes(members)).await {
-            Ok(()) => {}
-            Err(openraft::errors::RaftError::APIError(InitializeError::NotAllowed(_))) => return Ok(()),
-            Err(openraft::errors::RaftError::APIError(e)) => return Err(self.members_error(&e)),
-            Err(openraft::errors::RaftError::Fatal(e)) => return Err(self.stopped(&e)),
-        }
-        if alone {
-            self.elect().await?;
-            self.wait_leader(self.0.options.propose_timeout).await?;
-        }
-        Ok(())
+    pub fn initialize(&self, members: BTreeMap<NodeId, String>) -> BoxFuture<'_, Result<(), RaftError>> {
+        Box::pin(async move {
+            let alone = members.len() == 1;
+            match self.0.raft.initialize(nodes(members)).await {
+                Ok(()) => {}
+                Err(openraft::errors::RaftError::APIError(InitializeError::NotAllowed(_))) => return Ok(()),
+                Err(openraft::errors::RaftError::APIError(e)) => return Err(self.members_error(&e)),
+                Err(openraft::errors::RaftError::Fatal(e)) => return Err(self.stopped(&e)),
+            }
+            if alone {
+                self.elect().await?;
+                self.wait_leader(self.0.options.propose_timeout).await?;
+            }
+            Ok(())
+        })
     }
 
     /// Replicates one payload and returns the machine's reply.
     ///
     /// Many may be under way at once; they take effect in the order in which this was first polled. Waits at most
     /// [`Options::propose_timeout`]. Not cancelled by dropping the future.
-    pub async fn propose(&self, payload: Bytes) -> Result<Bytes, ProposeError> {
-        if payload.len() > PAYLOAD_BYTES_MAX {
-            return Err(ProposeError::TooLarge { bytes: payload.len(), limit: PAYLOAD_BYTES_MAX });
-        }
-        let wait = self.0.options.propose_timeout;
-        // Unconstrained: the runtime's fairness must not let a later proposal overtake this one.
-        let write = tokio::task::unconstrained(self.0.raft.client_write(Payload(payload)));
-        let result = tokio::time::timeout(wait, write).await;
-        match result {
-            Err(_) => Err(ProposeError::Unavailable(format!("shard {} had no majority for {wait:?}", self.0.group))),
-            Ok(Ok(response)) => Ok(response.data),
-            Ok(Err(openraft::errors::RaftError::Fatal(e))) => Err(self.fatal(&e)),
-            Ok(Err(openraft::errors::RaftError::APIError(e))) => Err(match e {
-                ClientWriteError::ForwardToLeader(forward) => self.not_leader(&forward),
-                other => ProposeError::Unavailable(other.to_string()),
-            }),
-        }
+    pub fn propose(&self, payload: Bytes) -> BoxFuture<'_, Result<Bytes, ProposeError>> {
+        Box::pin(async move {
+            if payload.len() > PAYLOAD_BYTES_MAX {
+                return Err(ProposeError::TooLarge { bytes: payload.len(), limit: PAYLOAD_BYTES_MAX });
+            }
+            let wait = self.0.options.propose_timeout;
+            // Unconstrained: the runtime's fairness must not let a later proposal overtake this one.
+            let write = tokio::task::unconstrained(self.0.raft.client_write(Payload(payload)));
+            let result = tokio::time::timeout(wait, write).await;
+            match result {
+                Err(_) => {
+                    Err(ProposeError::Unavailable(format!("shard {} had no majority for {wait:?}", self.0.group)))
+                }
+                Ok(Ok(response)) => Ok(response.data),
+                Ok(Err(openraft::errors::RaftError::Fatal(e))) => Err(self.fatal(&e)),
+                Ok(Err(openraft::errors::RaftError::APIError(e))) => Err(match e {
+                    ClientWriteError::ForwardToLeader(forward) => self.not_leader(&forward),
+                    other => ProposeError::Unavailable(other.to_string()),
+                }),
+            }
+        })
     }
 
     /// Whether this replica believes to lead. Only [`Group::read_fence`] and [`Group::propose`] can be relied on.
@@ -158,32 +165,38 @@ impl Group {
     }
 
     /// Makes `members` the voters: new ones are first brought up to date as learners. To be called on the leader.
-    pub async fn change_members(&self, members: BTreeMap<NodeId, String>) -> Result<(), RaftError> {
-        let present = self.members();
-        for (id, address) in members.iter().filter(|(id, _)| !present.contains_key(id)) {
-            let node = BasicNode::new(address);
-            self.0.raft.add_learner(id.0, node, true).await.map_err(|e| self.members_error(&e))?;
-        }
-        let voters: BTreeSet<u64> = members.keys().map(|id| id.0).collect();
-        self.0.raft.change_membership(voters, false).await.map_err(|e| self.members_error(&e))?;
-        Ok(())
+    pub fn change_members(&self, members: BTreeMap<NodeId, String>) -> BoxFuture<'_, Result<(), RaftError>> {
+        Box::pin(async move {
+            let present = self.members();
+            for (id, address) in members.iter().filter(|(id, _)| !present.contains_key(id)) {
+                let node = BasicNode::new(address);
+                self.0.raft.add_learner(id.0, node, true).await.map_err(|e| self.members_error(&e))?;
+            }
+            let voters: BTreeSet<u64> = members.keys().map(|id| id.0).collect();
+            self.0.raft.change_membership(voters, false).await.map_err(|e| self.members_error(&e))?;
+            Ok(())
+        })
     }
 
     /// Asks the leader, which must be this replica, to hand leadership to `to`. Returns before it has happened.
-    pub async fn transfer(&self, to: NodeId) -> Result<(), RaftError> {
-        self.0.transfer_term.store(self.term(), std::sync::atomic::Ordering::SeqCst);
-        self.0.raft.trigger().transfer_leader(to.0).await.map_err(|e| self.stopped(&e))
+    pub fn transfer(&self, to: NodeId) -> BoxFuture<'_, Result<(), RaftError>> {
+        Box::pin(async move {
+            self.0.transfer_term.store(self.term(), std::sync::atomic::Ordering::SeqCst);
+            self.0.raft.trigger().transfer_leader(to.0).await.map_err(|e| self.stopped(&e))
+        })
     }
 
     /// Handles a message of another replica. Errors: it cannot be read.
-    pub async fn receive(&self, message: &[u8]) -> Result<Bytes, RaftError> {
-        let envelope: Envelope = codec::decode(message).map_err(|e| RaftError::Message(e.to_string()))?;
-        let answer = if envelope.to == self.0.node {
-            self.answer(envelope.message).await
-        } else {
-            Answer::Refused(format!("this is node {}, not node {}", self.0.node, envelope.to))
-        };
-        Ok(codec::encode(&answer).into())
+    pub fn receive<'a>(&'a self, message: &'a [u8]) -> BoxFuture<'a, Result<Bytes, RaftError>> {
+        Box::pin(async move {
+            let envelope: Envelope = codec::decode(message).map_err(|e| RaftError::Message(e.to_string()))?;
+            let answer = if envelope.to == self.0.node {
+                self.answer(envelope.message).await
+            } else {
+                Answer::Refused(format!("this is node {}, not node {}", self.0.node, envelope.to))
+            };
+            Ok(codec::encode(&answer).into())
+        })
     }
 
     async fn answer(&self, message: Message) -> Answer {
@@ -208,18 +221,21 @@ impl Group {
     }
 
     /// Stops the replica: ends its tasks, flushes and drops the machine. Further calls are refused.
-    pub async fn shutdown(&self) -> Result<(), RaftError> {
-        self.0.closing.send_replace(true);
-        let ending = async {
-            // It never fails: it returns what its own task returned.
-            let _ = self.0.raft.shutdown().await;
-            self.0.images.close().await;
-            while self.0.ended.lock().await.recv().await.is_some() {}
-        };
-        let ended = tokio::time::timeout(SHUTDOWN_TIMEOUT, ending).await;
-        off_workers(|| self.0.state.close()).map_err(|source| RaftError::Machine { group: self.0.group, source })?;
-        let late = format!("its tasks have not ended within {SHUTDOWN_TIMEOUT:?}");
-        ended.map_err(|_| RaftError::Stopped { group: self.0.group, detail: late })
+    pub fn shutdown(&self) -> BoxFuture<'_, Result<(), RaftError>> {
+        Box::pin(async move {
+            self.0.closing.send_replace(true);
+            let ending = async {
+                // It never fails: it returns what its own task returned.
+                let _ = self.0.raft.shutdown().await;
+                self.0.images.close().await;
+                while self.0.ended.lock().await.recv().await.is_some() {}
+            };
+            let ended = tokio::time::timeout(SHUTDOWN_TIMEOUT, ending).await;
+            off_workers(|| self.0.state.close())
+                .map_err(|source| RaftError::Machine { group: self.0.group, source })?;
+            let late = format!("its tasks have not ended within {SHUTDOWN_TIMEOUT:?}");
+            ended.map_err(|_| RaftError::Stopped { group: self.0.group, detail: late })
+        })
     }
 
     async fn elect(&self) -> Result<(), RaftError> {

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use futures::future::BoxFuture;
 use openraft::{Config, SnapshotPolicy};
 use pando_types::{NodeId, ShardId};
 use tokio::sync::{Mutex, watch};
@@ -39,48 +40,50 @@ pub(crate) struct Parts {
 
 impl Parts {
     /// Starts the replica.
-    pub async fn start(self) -> Result<Group, RaftError> {
-        let Parts { group, node, options, log, images, machine, peers } = self;
-        let (alive, ended) = Alive::new();
-        let durable = Durable::default();
-        let policy = FlushPolicy { entries: options.flush_entries, bytes: options.flush_bytes };
-        let machine_error = |source: MachineError| RaftError::Machine { group, source };
-        let state = State::open(machine, durable.clone(), policy).map_err(machine_error)?;
-        let state = Arc::new(state);
-        finish_installation(&images, group, &state).map_err(machine_error)?;
+    pub fn start(self) -> BoxFuture<'static, Result<Group, RaftError>> {
+        Box::pin(async move {
+            let Parts { group, node, options, log, images, machine, peers } = self;
+            let (alive, ended) = Alive::new();
+            let durable = Durable::default();
+            let policy = FlushPolicy { entries: options.flush_entries, bytes: options.flush_bytes };
+            let machine_error = |source: MachineError| RaftError::Machine { group, source };
+            let state = State::open(machine, durable.clone(), policy).map_err(machine_error)?;
+            let state = Arc::new(state);
+            finish_installation(&images, group, &state).map_err(machine_error)?;
 
-        let log_error = |e: std::io::Error| RaftError::Stopped { group, detail: e.to_string() };
-        let mut group_log = GroupLog::open(log.clone(), group, durable, alive.clone()).map_err(log_error)?;
-        let is_pristine = group_log.is_pristine().map_err(log_error)?;
-        agree(&mut group_log, is_pristine, &state, group)?;
+            let log_error = |e: std::io::Error| RaftError::Stopped { group, detail: e.to_string() };
+            let mut group_log = GroupLog::open(log.clone(), group, durable, alive.clone()).map_err(log_error)?;
+            let is_pristine = group_log.is_pristine().map_err(log_error)?;
+            agree(&mut group_log, is_pristine, &state, group)?;
 
-        let config = Arc::new(config(&options, group)?);
-        let senders = Senders { peers, group, node, _alive: alive.clone() };
-        let applier = Applier::new(state.clone(), alive.clone());
-        let raft = Consensus::build(node.0, config, senders, group_log, applier).await;
-        let raft = raft.map_err(|e| RaftError::Stopped { group, detail: e.to_string() })?;
-        state.set_running();
-        raft.run();
+            let config = Arc::new(config(&options, group)?);
+            let senders = Senders { peers, group, node, _alive: alive.clone() };
+            let applier = Applier::new(state.clone(), alive.clone());
+            let raft = Consensus::build(node.0, config, senders, group_log, applier).await;
+            let raft = raft.map_err(|e| RaftError::Stopped { group, detail: e.to_string() })?;
+            state.set_running();
+            raft.run();
 
-        let silence = if is_pristine || is_alone(&raft, node).await { None } else { Some(options.silence(node)) };
-        let inner = Arc::new(Inner {
-            group,
-            node,
-            metrics: raft.metrics(),
-            raft,
-            state: state.clone(),
-            log,
-            images: Receiver::new(&images, group, alive.clone()),
-            silent_until: Instant::now() + silence.unwrap_or_default(),
-            transfer_term: AtomicU64::new(u64::MAX),
-            closing: watch::Sender::new(false),
-            ended: Mutex::new(ended),
-            options,
-        });
-        tokio::spawn(compact::run(Arc::downgrade(&inner), state, inner.closing.subscribe(), alive.clone()));
-        let group = Group(inner);
-        group.allow_elections(silence.is_some(), is_pristine, alive).await?;
-        Ok(group)
+            let silence = if is_pristine || is_alone(&raft, node).await { None } else { Some(options.silence(node)) };
+            let inner = Arc::new(Inner {
+                group,
+                node,
+                metrics: raft.metrics(),
+                raft,
+                state: state.clone(),
+                log,
+                images: Receiver::new(&images, group, alive.clone()),
+                silent_until: Instant::now() + silence.unwrap_or_default(),
+                transfer_term: AtomicU64::new(u64::MAX),
+                closing: watch::Sender::new(false),
+                ended: Mutex::new(ended),
+                options,
+            });
+            tokio::spawn(compact::run(Arc::downgrade(&inner), state, inner.closing.subscribe(), alive.clone()));
+            let group = Group(inner);
+            group.allow_elections(silence.is_some(), is_pristine, alive).await?;
+            Ok(group)
+        })
     }
 }
 
