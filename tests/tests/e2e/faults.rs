@@ -38,10 +38,15 @@ fn mentions(said: &str, words: &[&str]) {
     assert!(words.iter().any(|word| lower.contains(&word.to_lowercase())), "none of {words:?} in: {said}");
 }
 
-/// The segments in the local store: every file below its folder but the store's own marks.
+/// The segments in the local store.
 pub fn segments(pando: &Pando) -> Vec<(PathBuf, u64)> {
+    segments_below(&pando.data().join("objects"))
+}
+
+/// Every segment in a folder of the store, with its length; what a collection deletes meanwhile may be missing.
+pub fn segments_below(folder: &Path) -> Vec<(PathBuf, u64)> {
     let mut found = Vec::new();
-    let mut folders = vec![pando.data().join("objects")];
+    let mut folders = vec![folder.to_path_buf()];
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
             match entry.metadata() {

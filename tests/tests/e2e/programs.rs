@@ -198,7 +198,14 @@ fn rsync_moves_nothing_the_second_time() {
     let sync = || must(command("rsync", &[&"-aHi", &source.join(""), &place.path("copy")]));
     assert!(sync().stdout.len() > 500);
     assert_eq!(String::from_utf8_lossy(&sync().stdout), "", "the second run moved something");
-    tree::assert_same(&tree::read(&place.path("copy"), Detail::All), &tree::read(&source, Detail::All));
+    // Not every rsync sets the times of symbolic links.
+    let without_link_times = |root: &Path| {
+        let mut all = tree::read(root, Detail::All);
+        let links = all.values_mut().filter(|node| node.mode & libc::S_IFMT == libc::S_IFLNK);
+        links.for_each(|node| node.mtime = None);
+        all
+    };
+    tree::assert_same(&without_link_times(&place.path("copy")), &without_link_times(&source));
     fs::write(source.join("d01/f00150"), b"changed").unwrap();
     assert_eq!(String::from_utf8_lossy(&sync().stdout).lines().count(), 1);
     assert_eq!(fs::read(place.path("copy/d01/f00150")).unwrap(), b"changed");

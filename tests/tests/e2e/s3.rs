@@ -63,8 +63,7 @@ impl Server {
     }
 
     fn objects(&self) -> usize {
-        let nodes = tree::read(&self.folder.path().join("bucket"), Detail::Content);
-        nodes.values().filter(|node| node.mode & libc::S_IFMT == libc::S_IFREG).count()
+        faults::segments_below(&self.folder.path().join("bucket")).len()
     }
 }
 
