@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use crate::mountpoint::Mountpoint;
 use crate::mounts;
 use crate::stop::Stop;
-use crate::{daemon, output, size};
+use crate::{daemon, log, output, size};
 
 /// A mount answers its first call within this, or something is wrong.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(20);
@@ -88,6 +88,7 @@ impl Front {
     }
 
     fn announce(&self, ready: &Ready) -> anyhow::Result<()> {
+        log::serving();
         output::print(ready.as_json, &ready.json, &ready.text)?;
         if self.daemon {
             daemon::detach(&ready.log)?;

@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::address::publish;
 use crate::data::Data;
 use crate::stop::Stop;
-use crate::{output, size};
+use crate::{log, output, size};
 
 /// Any free port: who needs a certain one says so.
 const UP_LISTEN: &str = "127.0.0.1:0";
@@ -114,6 +114,7 @@ pub async fn run(args: &Server, as_json: bool) -> anyhow::Result<ExitCode> {
         let text =
             format!("pando server is ready at {address}, data in {}; stop it with Ctrl-C", data.folder().display());
         let json = json!({ "ready": true, "address": address, "data": data.folder().to_string_lossy(), "pid": std::process::id() });
+        log::serving();
         output::print(as_json, &json, &text)?;
         stop.wait().await;
         anyhow::Ok(())
