@@ -1,15 +1,14 @@
 //! Log lines on stderr; `PANDO_LOG` chooses which, in the syntax of `RUST_LOG`.
 //!
-//! Without it: until a verb serves, its own warnings alone, for what goes wrong then is told by its one error.
+//! Without it: until a verb serves, next to nothing, for what goes wrong then is told by its one error.
 
 use std::sync::OnceLock;
 
 use tracing_subscriber::EnvFilter;
 
-const STARTING: &str = "error,pando=warn";
-/// Of us warnings, of the libraries what a person must look at.
-const SERVING: &str = "error,pando=warn,pando_metaserver=warn,pando_raft=warn,pando_engine=warn,pando_segments=warn,\
-                       pando_rpc=warn,pando_client=warn,pando_client_fuse=warn";
+const STARTING: &str = "error,pando::mountpoint=warn";
+/// Of all our crates (a name stands for all that begin with it) warnings, of the libraries what a person must look at.
+const SERVING: &str = "error,pando=warn";
 
 /// Changes what is logged, once the process serves.
 static RAISE: OnceLock<Box<dyn Fn() + Send + Sync>> = OnceLock::new();
