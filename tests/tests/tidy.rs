@@ -192,6 +192,9 @@ fn check_documents(root: &Path) -> Vec<String> {
     let map = read("ARCHITECTURE.md");
     let unmapped = LAYERS.iter().filter(|(name, _)| !map.contains(&format!("`{name}`")));
     findings.extend(unmapped.map(|(name, _)| format!("ARCHITECTURE.md does not say what `{name}` is")));
+    let lost = map.split('`').skip(1).step_by(2).filter(|name| name.contains('/') && !name.contains(' '));
+    let lost = lost.filter(|name| !name.starts_with("./") && !root.join(name).exists());
+    findings.extend(lost.map(|name| format!("ARCHITECTURE.md names {name}, which is not there")));
     if !read(".ci/run").contains("dev\" test") {
         findings.push(".ci/run must call `./dev test`, the README's test command".into());
     }
