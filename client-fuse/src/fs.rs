@@ -145,7 +145,10 @@ impl<V: Volume> Fs<V> {
     }
 
     pub(crate) async fn getattr(&self, inode: InodeId) -> Result<Attr, FsError> {
-        let attr = self.volume.getattr(inode).await?;
+        let attr = match self.volume.getattr(inode).await {
+            Err(error) if error.errno == Errno::ENOENT => self.inodes.removed(inode).ok_or(error)?,
+            result => result?,
+        };
         self.inodes.told(&attr);
         Ok(attr)
     }
@@ -204,7 +207,13 @@ impl<V: Volume> Fs<V> {
     }
 
     pub(crate) async fn rmdir(&self, parent: InodeId, name: &[u8]) -> Result<(), FsError> {
-        self.volume.rmdir(parent, &FileName::new(name)?).await
+        let name = FileName::new(name)?;
+        let last = self.volume.lookup(parent, &name).await;
+        self.volume.rmdir(parent, &name).await?;
+        if let Ok(attr) = last {
+            self.inodes.remove(attr);
+        }
+        Ok(())
     }
 
     /// `flags`: those of renameat2.

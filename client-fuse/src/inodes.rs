@@ -25,6 +25,8 @@ struct Known {
     version: u64,
     absent_since: [Option<Instant>; ASKED_BY_KERNEL.len()],
     xattr_changes: u64,
+    /// Attributes of a directory that was removed here: it may be open, or be somebody's working directory.
+    removed: Option<Box<Attr>>,
 }
 
 impl Known {
@@ -37,6 +39,7 @@ impl Known {
             version: 0,
             absent_since: [None; 3],
             xattr_changes: 0,
+            removed: None,
         }
     }
 
@@ -71,6 +74,18 @@ impl Inodes {
     /// Whether the size or content that the kernel was last told is not this; true for an unknown inode.
     pub(crate) fn differs(&self, attr: &Attr) -> bool {
         self.0.get(&attr.inode).is_none_or(|k| (k.size, k.mtime, k.version) != (attr.size, attr.mtime, attr.version))
+    }
+
+    /// A directory has been removed; `attr` is what it was before.
+    pub(crate) fn remove(&self, attr: Attr) {
+        if let Some(mut known) = self.0.get_mut(&attr.inode) {
+            known.removed = Some(Box::new(Attr { nlink: 0, size: 0, ..attr }));
+        }
+    }
+
+    /// What a directory that was removed here, and that the kernel still refers to, looks like.
+    pub(crate) fn removed(&self, inode: InodeId) -> Option<Attr> {
+        self.0.get(&inode).and_then(|k| k.removed.as_deref().cloned())
     }
 
     /// The kernel takes back so many lookups.

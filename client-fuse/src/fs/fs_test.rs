@@ -434,3 +434,15 @@ async fn attributes_ahead_of_their_commit_are_not_kept_by_the_kernel() {
     assert_eq!(fs.ttl(InodeId(7)), Duration::ZERO);
     assert_eq!(fs.ttl(InodeId(8)), TTL);
 }
+
+#[tokio::test]
+async fn a_removed_directory_that_is_still_open_has_no_links() {
+    let double = Double::default();
+    double.add_file("d");
+    let fs = Fs::new(double);
+    let inode = fs.lookup(InodeId::ROOT, b"d").await.unwrap().inode;
+    fs.rmdir(InodeId::ROOT, b"d").await.unwrap();
+    assert_eq!(fs.getattr(inode).await.unwrap().nlink, 0);
+    fs.forget(inode, 1);
+    assert_eq!(fs.getattr(inode).await.unwrap_err().errno, Errno::ENOENT);
+}
