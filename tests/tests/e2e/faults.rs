@@ -359,5 +359,7 @@ fn a_killed_mount_does_not_hang_its_users() {
     std::thread::sleep(Duration::from_millis(100));
     pando.kill();
     wait_for("the user of a dead mount", Duration::from_secs(10), || reader.is_finished().then_some(()));
-    refused(reader.join().unwrap(), libc::ENOTCONN);
+    // The kernel says ECONNABORTED of a request that was on its way, ENOTCONN of those after it.
+    let error = reader.join().unwrap().unwrap_err().raw_os_error();
+    assert!([Some(libc::ENOTCONN), Some(libc::ECONNABORTED)].contains(&error), "{error:?}");
 }
