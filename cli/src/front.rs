@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
-use pando_client::{Client, ClientConfig};
+use pando_client::{Client, ClientConfig, Local};
 use pando_client_fuse::MountOptions;
 use serde_json::Value;
 use tokio::task::spawn_blocking;
@@ -47,9 +47,16 @@ pub struct Ready {
 }
 
 impl Front {
-    /// Connects, mounts, says so, waits for the end, unmounts, stores what is left.
-    pub async fn serve(&self, address: &str, point: &Mountpoint, ready: &Ready, stop: &mut Stop) -> anyhow::Result<()> {
-        let config = ClientConfig { buffer_bytes: self.buffer_memory, ..ClientConfig::default() };
+    /// Connects (to `local`, if the server at `address` is in this process), mounts, says so, waits for the end, unmounts, stores what is left.
+    pub async fn serve(
+        &self,
+        address: &str,
+        local: Option<Local>,
+        point: &Mountpoint,
+        ready: &Ready,
+        stop: &mut Stop,
+    ) -> anyhow::Result<()> {
+        let config = ClientConfig { buffer_bytes: self.buffer_memory, local, ..ClientConfig::default() };
         let client = Client::connect(address, config).await.map_err(|e| anyhow!(e.detail))?;
         let served = self.serve_client(client.clone(), point, ready, stop).await;
         let stored = client.close().await;

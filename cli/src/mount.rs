@@ -52,7 +52,7 @@ pub fn run(args: &Mount, as_json: bool) -> anyhow::Result<ExitCode> {
     };
     wait(async {
         let mut stop = Stop::listen()?;
-        args.front.serve(&args.meta, &point, &ready, &mut stop).await
+        args.front.serve(&args.meta, None, &point, &ready, &mut stop).await
     })?;
     Ok(ExitCode::SUCCESS)
 }

@@ -57,7 +57,7 @@ async fn serve(args: &Up, data: &Data, point: &Mountpoint, config: Config, as_js
         let address = server.address().to_string();
         let _published = publish(data, &address).await?;
         let ready = ready(args, data, point, &address, as_json);
-        args.front.serve(&address, point, &ready, &mut stop).await
+        args.front.serve(&address, Some(server.local()), point, &ready, &mut stop).await
     };
     let served = served.await;
     let stopped = server.shutdown().await;

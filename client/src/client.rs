@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
+use pando_rpc::{Local, Pool};
 use pando_segments::{Store, StoreConfig};
 use pando_types::command::{AttrChange, Create, NewNode, Rename, RenameMode, XattrMode};
 use pando_types::request::DirectoryPage;
@@ -28,11 +29,13 @@ pub struct ClientConfig {
     pub buffer_bytes: u64,
     /// How metadata calls are retried.
     pub retry: RetryPolicy,
+    /// A metadata server in this process, which needs no connection.
+    pub local: Option<Local>,
 }
 
 impl Default for ClientConfig {
     fn default() -> ClientConfig {
-        ClientConfig { buffer_bytes: 512 << 20, retry: RetryPolicy::default() }
+        ClientConfig { buffer_bytes: 512 << 20, retry: RetryPolicy::default(), local: None }
     }
 }
 
@@ -83,17 +86,18 @@ impl Client {
     /// Connects to the cluster that the metadata server at `meta_addr` (`host:port`) belongs to, and to its object store.
     pub fn connect(meta_addr: &str, config: ClientConfig) -> BoxFuture<'_, Result<Client, FsError>> {
         Box::pin(async move {
-            let meta = Meta::connect(meta_addr, config.retry).await?;
+            let pool = config.local.map_or_else(Pool::new, Pool::with_local);
+            let meta = Meta::connect_by(pool, meta_addr, config.retry).await?;
             let info = meta.mount_info().await?;
             let store = StoreConfig { url: info.object_store, s3_endpoint: info.s3_endpoint, cluster: info.cluster };
             let store = Store::open(&store).await.map_err(|e| FsError::unavailable(e.to_string()))?;
-            Ok(Client::new(meta, store, &config))
+            Ok(Client::new(meta, store, config.buffer_bytes))
         })
     }
 
-    /// A client over parts that exist already.
-    pub fn new(meta: Meta, store: Store, config: &ClientConfig) -> Client {
-        let buffer_bytes = config.buffer_bytes.max(BUFFER_BYTES_MIN);
+    /// A client over parts that exist already; `buffer_bytes` as in [`ClientConfig`].
+    pub fn new(meta: Meta, store: Store, buffer_bytes: u64) -> Client {
+        let buffer_bytes = buffer_bytes.max(BUFFER_BYTES_MIN);
         let files = Files::start(Arc::new(meta.clone()), store.clone(), buffer_bytes);
         Client(Arc::new(Inner { meta, store, files, names: Names::new() }))
     }

@@ -14,4 +14,5 @@ mod session;
 pub use client::{Client, ClientConfig, Space, Usage};
 pub use file::handle::{HandleId, OpenMode, Opened, SeekTo};
 pub use meta::{Meta, Renamed, Unlinked};
+pub use pando_rpc::Local;
 pub use retry::RetryPolicy;

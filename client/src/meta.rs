@@ -8,6 +8,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
+use pando_rpc::Pool;
 use pando_types::command::{Commit, Create, Rename, XattrMode};
 use pando_types::limits::SESSION_TTL_MS;
 use pando_types::request::{
@@ -65,8 +66,14 @@ pub struct Renamed {
 impl Meta {
     /// Connects to the cluster that the server at `address` (`host:port`) belongs to. Needs a tokio runtime.
     pub fn connect(address: &str, policy: RetryPolicy) -> BoxFuture<'_, Result<Meta, FsError>> {
+        Meta::connect_by(Pool::new(), address, policy)
+    }
+
+    /// The same, with connections of this pool.
+    pub fn connect_by(pool: Pool, address: &str, policy: RetryPolicy) -> BoxFuture<'_, Result<Meta, FsError>> {
         Box::pin(async move {
-            let meta = Meta(Arc::new(Inner { router: Router::new(address), sessions: Sessions::default(), policy }));
+            let router = Router::new(address, pool);
+            let meta = Meta(Arc::new(Inner { router, sessions: Sessions::default(), policy }));
             let deadline = Instant::now() + policy.deadline.min(CONNECT_TIME_MAX);
             match meta.0.call(ROOT_SLOT, Request::ShardMap, deadline).await? {
                 Response::ShardMap(map) => meta.0.router.adopt(map),

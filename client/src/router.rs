@@ -38,9 +38,9 @@ enum Choice {
 
 impl Router {
     /// A router that knows one server.
-    pub(crate) fn new(seed: &str) -> Router {
+    pub(crate) fn new(seed: &str, pool: Pool) -> Router {
         Router {
-            pool: Pool::new(),
+            pool,
             seed: seed.to_owned(),
             table: RwLock::default(),
             generation: AtomicU64::new(Generation::FIRST.0),
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn every_replica_and_the_seed_are_asked_in_turn() {
-        let router = Router::new("seed:1");
+        let router = Router::new("seed:1", Pool::new());
         let slot = SlotId(7);
         assert_eq!(router.address(slot), "seed:1");
         assert!(router.adopt(three_replicas()));
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn one_failure_seen_by_many_requests_moves_on_once() {
-        let router = Router::new("seed:1");
+        let router = Router::new("seed:1", Pool::new());
         router.adopt(three_replicas());
         for _ in 0..3 {
             router.unavailable(SlotId(0), "a:1");
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn the_map_never_goes_back() {
-        let router = Router::new("seed:1");
+        let router = Router::new("seed:1", Pool::new());
         let mut new = three_replicas();
         new.epoch = MapEpoch(5);
         new.shards[0].leader = Some(NodeId(3));

@@ -134,6 +134,11 @@ impl Server {
         self.rpc.address()
     }
 
+    /// The way to it for clients in this process.
+    pub fn local(&self) -> pando_rpc::Local {
+        self.rpc.local()
+    }
+
     /// Stops: no more requests, those under way end, the state is made durable. Each step has a deadline.
     pub fn shutdown(self) -> BoxFuture<'static, Result<(), ServerError>> {
         Box::pin(async move {

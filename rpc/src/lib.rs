@@ -12,11 +12,13 @@ use pando_types::{Errno, ErrorKind, FsError};
 mod deadline;
 mod fault;
 mod frame;
+mod local;
 mod pool;
 mod server;
 
 pub use deadline::Deadline;
 pub use fault::{Faults, Rates};
+pub use local::Local;
 pub use pool::Pool;
 pub use server::{Handler, Server};
 

@@ -9,7 +9,7 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -26,6 +26,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use crate::frame::READ_BYTES;
+use crate::local::{AnyHandler, Local};
 use crate::{RpcError, frame};
 
 /// A peer that connects says hello within this time.
@@ -49,6 +50,7 @@ pub trait Handler: Send + Sync + 'static {
 /// A listening server; dropping it ends every connection at once.
 pub struct Server {
     address: SocketAddr,
+    handler: Weak<dyn AnyHandler>,
     stop: CancellationToken,
     accept: JoinHandle<()>,
 }
@@ -64,13 +66,19 @@ impl Server {
         let listener = TcpListener::bind(&addresses[..]).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let stop = CancellationToken::new();
+        let weak: Weak<H> = Arc::downgrade(&handler);
         let accept = tokio::spawn(accept_all(listener, handler, stop.clone()));
-        Ok(Server { address, stop, accept })
+        Ok(Server { address, handler: weak, stop, accept })
     }
 
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// The way to it for clients in this process.
+    pub fn local(&self) -> Local {
+        Local::new(self.address.to_string(), self.handler.clone(), self.stop.clone())
     }
 
     /// Takes no more requests, lets those in progress end (5 s at most), and closes every connection.
@@ -261,6 +269,6 @@ fn poll_once<T>(future: Pin<&mut impl Future<Output = T>>) -> Poll<T> {
     future.poll(&mut std::task::Context::from_waker(std::task::Waker::noop()))
 }
 
-fn failed(detail: impl Into<String>) -> ResponseMessage {
+pub(crate) fn failed(detail: impl Into<String>) -> ResponseMessage {
     ResponseMessage { generation: Generation::FIRST, result: Err(FsError::bug(detail)) }
 }

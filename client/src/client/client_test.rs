@@ -123,7 +123,7 @@ async fn setup() -> Setup {
     let server = Server::bind("127.0.0.1:0", false, fake.clone()).await.unwrap();
     *fake.map.lock().unwrap() = Some(ShardMap::single(NodeId(1), server.address().to_string()));
     let meta = Meta::connect(&server.address().to_string(), RetryPolicy::default()).await.unwrap();
-    let client = Client::new(meta, store, &ClientConfig::default());
+    let client = Client::new(meta, store, BUFFER_BYTES_MIN);
     Setup { fake, client, _server: server, _directory: directory }
 }
 

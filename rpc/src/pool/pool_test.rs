@@ -288,3 +288,25 @@ async fn faults_are_errors_and_never_wrong_answers() {
         call.await.unwrap();
     }
 }
+
+#[tokio::test]
+async fn a_server_of_this_process_is_called_without_a_connection_and_under_the_same_rules() {
+    let (server, handler, address) = start().await;
+    let pool = Pool::with_local(server.local());
+    let answer = pool.call(&address, &ask(1), SECOND).await.unwrap();
+    assert_eq!((answer.result, handler.handled.load(Ordering::SeqCst)), (Ok(Response::Done), 1));
+    assert!(pool.connections.is_empty());
+    let answer = pool.call(&address, &ask(4), SECOND).await.unwrap();
+    assert_eq!(answer.result.unwrap_err().kind, ErrorKind::Bug);
+    let error = pool.call(&address, &ask(3), Duration::from_millis(20)).await.unwrap_err();
+    assert!(matches!(error, RpcError::TimedOut { .. }), "{error}");
+
+    let (_other, others_handler, other) = start().await;
+    pool.call(&other, &ask(1), LONG).await.unwrap();
+    assert_eq!((pool.connections.len(), others_handler.handled.load(Ordering::SeqCst)), (1, 1));
+
+    server.shutdown().await;
+    drop(handler);
+    let error = pool.call(&address, &ask(1), SECOND).await.unwrap_err();
+    assert!(matches!(error, RpcError::Connect { .. }), "{error}");
+}
