@@ -22,6 +22,8 @@ pub(crate) const IMAGE_CHUNK_BYTES_MAX: usize = 4 << 20;
 pub(crate) const GROUP_QUEUE_MAX: u64 = 4096;
 /// Appends that may wait for one fsync, over all groups of the node.
 pub(crate) const SYNC_QUEUE_MAX: usize = 64 << 10;
+/// Newest entries that each group keeps in memory, in bytes of their log records: some batches of small changes.
+pub(crate) const RECENT_BYTES_MAX: usize = 256 << 10;
 /// Memory of the log database's write buffers, in bytes: purged entries mostly die there.
 pub(crate) const LOG_WRITE_BUFFER_BYTES: usize = 64 << 20;
 /// An append with entries is given up after this; the follower's fsync may queue behind others.

@@ -11,6 +11,7 @@
 
 mod group_log;
 mod reader;
+mod recent;
 pub(crate) mod records;
 mod sync;
 

@@ -48,7 +48,13 @@ impl GroupLog {
     pub fn open(db: Arc<LogDb>, group: ShardId, durable: Durable, alive: Alive) -> io::Result<GroupLog> {
         let purged = db.purged(group)?;
         let last = db.last_entry(group)?.or(purged);
-        Ok(GroupLog { reader: Reader { db, group, _alive: alive }, durable, purged, last, committed: None })
+        Ok(GroupLog {
+            reader: Reader { db, group, recent: Arc::default(), _alive: alive },
+            durable,
+            purged,
+            last,
+            committed: None,
+        })
     }
 
     /// Whether nothing has ever been written for this group.
@@ -81,6 +87,7 @@ impl GroupLog {
         batch.put(self.key(Kind::Purged, 0), encode_log_id(applied));
         batch.delete_range(self.key(Kind::Entry, 0), self.key(Kind::End, 0));
         self.db().write(batch)?;
+        self.reader.recent().clear();
         self.purged = Some(*applied);
         self.last = self.purged;
         Ok(())
@@ -142,12 +149,18 @@ impl RaftLogStorage<Types> for GroupLog {
         I::IntoIter: Send,
     {
         let mut batch = WriteBatch::default();
+        let mut appended = Vec::new();
         for entry in entries {
-            batch.put(self.key(Kind::Entry, entry.log_id.index), encode_entry(&entry));
+            let record = encode_entry(&entry);
+            batch.put(self.key(Kind::Entry, entry.log_id.index), &record);
             self.last = Some(entry.log_id);
+            appended.push((entry, record.len()));
         }
         self.put_committed(&mut batch);
         self.db().write(batch)?;
+        let mut recent = self.reader.recent();
+        appended.into_iter().for_each(|(entry, bytes)| recent.push(entry, bytes));
+        drop(recent);
         self.db().sync_then(callback);
         Ok(())
     }
@@ -157,6 +170,7 @@ impl RaftLogStorage<Types> for GroupLog {
         let mut batch = WriteBatch::default();
         batch.delete_range(self.key(Kind::Entry, from), self.key(Kind::End, 0));
         self.db().write(batch)?;
+        self.reader.recent().clear();
         self.last = last.or(self.purged);
         Ok(())
     }
@@ -175,6 +189,7 @@ impl RaftLogStorage<Types> for GroupLog {
         let from = self.purged.map_or(0, |id| id.index + 1);
         batch.delete_range(self.key(Kind::Entry, from), self.key(Kind::Entry, upto.index + 1));
         self.db().write(batch)?;
+        self.reader.recent().purge(upto.index);
         self.purged = Some(upto);
         if self.last.is_none_or(|last| last.index <= upto.index) {
             self.last = self.purged;

@@ -2,14 +2,15 @@
 
 use std::fmt::Debug;
 use std::io;
-use std::ops::{Bound, RangeBounds};
-use std::sync::Arc;
+use std::ops::{Bound, Range, RangeBounds};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::stream::{self, Stream, StreamExt};
 use openraft::RaftLogReader;
 use pando_types::ShardId;
 
 use super::LogDb;
+use super::recent::Recent;
 use super::records::{Kind, decode_vote, key};
 use crate::group::Alive;
 use crate::limits::{APPEND_BYTES_MAX, BATCH_BYTES_MAX, BATCH_ENTRIES_MAX};
@@ -20,14 +21,26 @@ use crate::raft_types::{Entry, Types, Vote};
 pub(crate) struct Reader {
     pub(super) db: Arc<LogDb>,
     pub(super) group: ShardId,
+    pub(super) recent: Arc<Mutex<Recent>>,
     pub(super) _alive: Alive,
 }
 
 impl Reader {
+    pub(super) fn recent(&self) -> MutexGuard<'_, Recent> {
+        self.recent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// As [`LogDb::entries`].
+    fn entries(&self, range: Range<u64>, bytes_max: usize) -> io::Result<Vec<Entry>> {
+        self.db.failure.check()?;
+        let recent = self.recent().range(&range, bytes_max);
+        recent.map_or_else(|| self.db.entries(self.group, range, bytes_max), Ok)
+    }
+
     /// The next piece of `at..end`; an error if its first entry is missing.
     fn piece(&self, at: u64, end: u64) -> io::Result<Vec<Entry>> {
         let end = end.min(at.saturating_add(BATCH_ENTRIES_MAX as u64));
-        let entries = self.db.entries(self.group, at..end, BATCH_BYTES_MAX)?;
+        let entries = self.entries(at..end, BATCH_BYTES_MAX)?;
         match entries.first() {
             Some(first) if first.log_id.index == at => Ok(entries),
             _ => Err(self.db.failure.corrupt(&format_args!("entry {at} of shard {} is missing", self.group))),
@@ -61,11 +74,11 @@ impl RaftLogReader<Types> for Reader {
         R: RangeBounds<u64> + Clone + Debug + Send,
     {
         let (from, to) = bounds(&range);
-        self.db.entries(self.group, from..to, usize::MAX)
+        self.entries(from..to, usize::MAX)
     }
 
     async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> io::Result<Vec<Entry>> {
-        self.db.entries(self.group, start..end, APPEND_BYTES_MAX)
+        self.entries(start..end, APPEND_BYTES_MAX)
     }
 
     async fn read_vote(&mut self) -> io::Result<Option<Vote>> {
