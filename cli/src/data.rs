@@ -43,6 +43,16 @@ impl Data {
         if self.0.join(FORMAT).exists() { self.0.clone() } else { self.0.join(META) }
     }
 
+    /// What lets further nodes into the cluster.
+    pub fn token(&self) -> anyhow::Result<Option<String>> {
+        let name = self.meta().join("TOKEN");
+        match fs::read_to_string(&name) {
+            Ok(text) => Ok(Some(text.trim().to_owned())),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(e).with_context(|| format!("cannot read {}", name.display())),
+        }
+    }
+
     /// The local object store.
     pub fn objects(&self) -> PathBuf {
         self.0.join(OBJECTS)

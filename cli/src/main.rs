@@ -12,7 +12,9 @@ mod fsck;
 mod gc;
 mod log;
 mod mounts;
+mod node;
 mod output;
+mod shard;
 mod size;
 mod status;
 mod stop;
@@ -62,6 +64,8 @@ enum Verb {
     Mount(mount::Mount),
     Umount(umount::Umount),
     Status(status::Status),
+    Node(node::Node),
+    Shard(shard::Shard),
     Fsck(fsck::Fsck),
     Gc(gc::Gc),
 }
@@ -90,6 +94,8 @@ fn run(cli: &Cli) -> anyhow::Result<ExitCode> {
         Verb::Mount(args) => mount::run(args, cli.json),
         Verb::Umount(args) => umount::run(args),
         Verb::Status(args) => wait(status::run(args, cli.json)),
+        Verb::Node(args) => wait(node::run(args, cli.json)),
+        Verb::Shard(args) => wait(shard::run(args, cli.json)),
         Verb::Fsck(args) => wait(fsck::run(args, cli.json)),
         Verb::Gc(args) => wait(gc::run(args, cli.json)),
     }

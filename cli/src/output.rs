@@ -23,9 +23,26 @@ pub fn table(rows: &[(&str, String)]) -> String {
     rows.iter().map(|(name, value)| format!("{name:width$}  {value}\n")).collect()
 }
 
+/// Rows of cells, the first of which are headings.
+pub fn columns<const N: usize>(rows: &[[String; N]]) -> String {
+    let width = |at: usize| rows.iter().map(|row| row[at].len()).max().unwrap_or(0);
+    let widths: [usize; N] = std::array::from_fn(width);
+    let line = |row: &[String; N]| {
+        let cells: Vec<String> = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+        format!("{}\n", cells.join("  ").trim_end())
+    };
+    rows.iter().map(line).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn cells_stand_under_their_headings() {
+        let rows = [["id", "name"], ["1", "a"], ["100", "b"]].map(|row| row.map(str::to_owned));
+        assert_eq!(columns(&rows), "id   name\n1    a\n100  b\n");
+    }
 
     #[test]
     fn columns_line_up() {

@@ -50,6 +50,24 @@ pub struct Settings {
     /// Memory for the state database, like 256M
     #[arg(long, value_name = "SIZE", value_parser = size::parse, env = "PANDO_CACHE_MEMORY")]
     cache_memory: Option<u64>,
+    /// HOST:PORT of members of a cluster to join, with commas between
+    #[arg(long, value_name = "ADDRESSES", value_delimiter = ',', env = "PANDO_JOIN")]
+    join: Vec<String>,
+    /// File with the token of the cluster to join
+    #[arg(long, value_name = "FILE", env = "PANDO_TOKEN_FILE")]
+    token_file: Option<PathBuf>,
+    /// Zone of this node: replicas are spread over zones, racks and machines
+    #[arg(long, value_name = "NAME", env = "PANDO_ZONE")]
+    zone: Option<String>,
+    /// Rack of this node
+    #[arg(long, value_name = "NAME", env = "PANDO_RACK")]
+    rack: Option<String>,
+    /// Machine of this node, where several run on one
+    #[arg(long, value_name = "NAME", env = "PANDO_MACHINE")]
+    machine: Option<String>,
+    /// Replicas of each shard of a new cluster, once it has so many nodes: 1, 3, 5 or 7
+    #[arg(long, value_name = "COUNT", env = "PANDO_REPLICAS")]
+    replicas: Option<u8>,
 }
 
 impl Settings {
@@ -57,6 +75,8 @@ impl Settings {
     pub fn for_data(&self, data: &Data) -> anyhow::Result<Config> {
         let (url, endpoint) = match recorded(&data.meta())? {
             Some(identity) => (identity.object_store, identity.s3_endpoint),
+            // A node that joins learns where the cluster's files are.
+            None if !self.join.is_empty() => (String::new(), None),
             None => (Settings::local_store(data)?, None),
         };
         let mut config = Config::new(data.meta(), url);
@@ -94,6 +114,21 @@ impl Settings {
             config.cache_bytes =
                 usize::try_from(bytes).context("--cache-memory is more than this machine can address")?;
         }
+        if !self.join.is_empty() {
+            config.join.clone_from(&self.join);
+        }
+        if self.token_file.is_some() {
+            config.token_file.clone_from(&self.token_file);
+        }
+        let labels = &mut config.labels;
+        for (given, label) in
+            [(&self.zone, &mut labels.zone), (&self.rack, &mut labels.rack), (&self.machine, &mut labels.node)]
+        {
+            if let Some(given) = given {
+                label.clone_from(given);
+            }
+        }
+        config.replicas = self.replicas.unwrap_or(config.replicas);
         Ok(config.validate()?)
     }
 }
@@ -110,10 +145,10 @@ pub async fn run(args: &Server, as_json: bool) -> anyhow::Result<ExitCode> {
     let server = Running::start(config).await?;
     let served = async {
         let address = server.address().to_string();
-        let _published = publish(&data, &address).await?;
+        let _published = publish(&data, &address, server.cluster())?;
         let text =
             format!("pando server is ready at {address}, data in {}; stop it with Ctrl-C", data.folder().display());
-        let json = json!({ "ready": true, "address": address, "data": data.folder().to_string_lossy(), "pid": std::process::id() });
+        let json = json!({ "ready": true, "address": address, "node": server.node().0, "data": data.folder().to_string_lossy(), "pid": std::process::id() });
         log::serving();
         output::print(as_json, &json, &text)?;
         stop.wait().await;

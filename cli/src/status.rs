@@ -1,4 +1,4 @@
-//! `pando status [META]`: a metadata server's state.
+//! `pando status [META]`: a cluster's state and health in one screen.
 
 use std::process::ExitCode;
 
@@ -6,7 +6,7 @@ use anyhow::anyhow;
 use serde_json::json;
 
 use crate::address::{Connection, Which};
-use crate::{output, size};
+use crate::{node, output, size};
 
 /// Show the state of a running cluster
 #[derive(Debug, clap::Args)]
@@ -20,7 +20,6 @@ pub async fn run(args: &Status, as_json: bool) -> anyhow::Result<ExitCode> {
     let connection = Connection::open(&args.which).await?;
     let status = connection.meta.status().await.map_err(|e| anyhow!(e.detail))?;
     let info = connection.meta.mount_info().await.map_err(|e| anyhow!(e.detail))?;
-    let nodes: Vec<_> = status.shard_map.nodes.iter().map(|n| json!({ "id": n.id.0, "address": n.address })).collect();
     let json = json!({
         "address": connection.address,
         "version": status.version,
@@ -32,9 +31,15 @@ pub async fn run(args: &Status, as_json: bool) -> anyhow::Result<ExitCode> {
         "applied": status.applied,
         "map_epoch": status.shard_map.epoch.0,
         "shards": status.shard_map.shards.len(),
-        "nodes": nodes,
+        "leader": status.leader.0,
+        "nodes": node::as_values(&status),
+        "health": if status.problems.is_empty() { "ok" } else { "problems" },
+        "problems": status.problems,
     });
-    let text = output::table(&[
+    let health =
+        if status.problems.is_empty() { "ok".to_owned() } else { format!("{} problems", status.problems.len()) };
+    let mut text = output::table(&[
+        ("health", health),
         ("address", connection.address.clone()),
         ("version", status.version.clone()),
         ("cluster", info.cluster.clone()),
@@ -46,6 +51,13 @@ pub async fn run(args: &Status, as_json: bool) -> anyhow::Result<ExitCode> {
         ("nodes", status.shard_map.nodes.len().to_string()),
         ("shards", status.shard_map.shards.len().to_string()),
     ]);
+    if status.nodes.len() > 1 {
+        text.push('\n');
+        text.push_str(&node::as_table(&status));
+    }
+    for problem in &status.problems {
+        text.push_str(&format!("! {problem}\n"));
+    }
     output::print(as_json, &json, &text)?;
     connection.close().await?;
     Ok(ExitCode::SUCCESS)

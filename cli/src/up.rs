@@ -55,7 +55,7 @@ async fn serve(args: &Up, data: &Data, point: &Mountpoint, config: Config, as_js
     drop(first_start);
     let served = async {
         let address = server.address().to_string();
-        let _published = publish(data, &address).await?;
+        let _published = publish(data, &address, server.cluster())?;
         let ready = ready(args, data, point, &address, as_json);
         args.front.serve(&address, Some(server.local()), point, &ready, &mut stop).await
     };

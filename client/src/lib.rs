@@ -15,4 +15,7 @@ pub use client::{Client, ClientConfig, Space, Usage};
 pub use file::handle::{HandleId, OpenMode, Opened, SeekTo};
 pub use meta::{Meta, Renamed, Unlinked};
 pub use pando_rpc::Local;
+pub use pando_types::request::{NodeChange, NodeStatus, Replica, Status};
+pub use pando_types::shard_map::Shard;
+pub use pando_types::{NodeId, ShardId};
 pub use retry::RetryPolicy;

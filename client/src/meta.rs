@@ -12,12 +12,13 @@ use pando_rpc::Pool;
 use pando_types::command::{Commit, Create, Rename, XattrMode};
 use pando_types::limits::SESSION_TTL_MS;
 use pando_types::request::{
-    Collected, Content, DirectoryPage, FsckReport, MountInfo, Request, RequestMessage, Response, Status, Totals,
+    Collected, Content, DirectoryPage, FsckReport, MountInfo, NodeChange, Request, RequestMessage, Response, Status,
+    Totals,
 };
 use pando_types::shard_map::ShardMap;
 use pando_types::{
-    Attr, Command, Envelope, Errno, FileName, FsError, InodeId, OpId, Reply, SegmentId, SessionId, ShardId, SlotId,
-    XattrName, command::AttrChange,
+    Attr, Command, Envelope, Errno, FileName, FsError, InodeId, NodeId, OpId, Reply, SegmentId, SessionId, ShardId,
+    SlotId, XattrName, command::AttrChange,
 };
 
 use crate::retry::{self, Failure, RetryPolicy};
@@ -64,7 +65,8 @@ pub struct Renamed {
 
 /// The verbs. Each fails with the errno that the system call should report; EIO when no server answered in time.
 impl Meta {
-    /// Connects to the cluster that the server at `address` (`host:port`) belongs to. Needs a tokio runtime.
+    /// Connects to the cluster that the server at `address` (`host:port`, or several with commas between, one of which must
+    /// answer) belongs to. Needs a tokio runtime.
     pub fn connect(address: &str, policy: RetryPolicy) -> BoxFuture<'_, Result<Meta, FsError>> {
         Meta::connect_by(Pool::new(), address, policy)
     }
@@ -72,7 +74,7 @@ impl Meta {
     /// The same, with connections of this pool.
     pub fn connect_by(pool: Pool, address: &str, policy: RetryPolicy) -> BoxFuture<'_, Result<Meta, FsError>> {
         Box::pin(async move {
-            let router = Router::new(address, pool);
+            let router = Router::new(address.split(','), pool);
             let meta = Meta(Arc::new(Inner { router, sessions: Sessions::default(), policy }));
             let deadline = Instant::now() + policy.deadline.min(CONNECT_TIME_MAX);
             match meta.0.call(ROOT_SLOT, Request::ShardMap, deadline).await? {
@@ -250,6 +252,23 @@ impl Meta {
     pub async fn status(&self) -> Result<Status, FsError> {
         match self.read(ROOT_SLOT, Request::Status).await? {
             Response::Status(status) => Ok(status),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Changes what a node is for.
+    pub async fn change_node(&self, node: NodeId, change: NodeChange) -> Result<(), FsError> {
+        self.told(Request::ChangeNode { node, change }).await
+    }
+
+    /// Asks the leader of a shard to hand leadership to another node.
+    pub async fn transfer_shard(&self, shard: ShardId, to: NodeId) -> Result<(), FsError> {
+        self.told(Request::TransferShard { shard, to }).await
+    }
+
+    async fn told(&self, request: Request) -> Result<(), FsError> {
+        match self.read(ROOT_SLOT, request).await? {
+            Response::Done => Ok(()),
             other => Err(unexpected(&other)),
         }
     }

@@ -29,13 +29,14 @@ pub struct RetryPolicy {
 }
 
 impl Default for RetryPolicy {
-    /// 30 s covers an election or a restart of a server; what lasts longer is an outage that the application should see.
+    /// 30 s covers an election or a restart of a server; what lasts longer is an outage that the application should see. A
+    /// server that has stopped without a word is given up after 3 s, and none waits longer than an election takes.
     fn default() -> RetryPolicy {
         RetryPolicy {
             deadline: Duration::from_secs(30),
-            attempt: Duration::from_secs(10),
+            attempt: Duration::from_secs(3),
             backoff_first: Duration::from_millis(5),
-            backoff_max: Duration::from_secs(1),
+            backoff_max: Duration::from_millis(200),
         }
     }
 }

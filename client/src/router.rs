@@ -3,7 +3,7 @@
 //! Not here: retrying. Invariants: the map's epoch never goes back; a wrong guess costs a redirect, never a wrong answer.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{PoisonError, RwLock};
 
 use pando_rpc::Pool;
@@ -15,7 +15,9 @@ use pando_types::{NodeId, ShardId, SlotId};
 pub(crate) struct Router {
     pool: Pool,
     /// Where the client was told to go; used until there is a map, and in turn with replicas that do not answer.
-    seed: String,
+    seeds: Vec<String>,
+    /// Which of them is asked now.
+    seed: AtomicUsize,
     table: RwLock<Table>,
     generation: AtomicU64,
     /// Whether the last try failed, so that an outage is logged once.
@@ -37,11 +39,12 @@ enum Choice {
 }
 
 impl Router {
-    /// A router that knows one server.
-    pub(crate) fn new(seed: &str, pool: Pool) -> Router {
+    /// A router that knows these servers, at least one.
+    pub(crate) fn new<'a>(seeds: impl IntoIterator<Item = &'a str>, pool: Pool) -> Router {
         Router {
             pool,
-            seed: seed.to_owned(),
+            seeds: seeds.into_iter().map(|seed| seed.trim().to_owned()).collect(),
+            seed: AtomicUsize::new(0),
             table: RwLock::default(),
             generation: AtomicU64::new(Generation::FIRST.0),
             out: AtomicBool::new(false),
@@ -85,7 +88,7 @@ impl Router {
             };
             map.address_of(node).map(str::to_owned)
         })
-        .unwrap_or_else(|| self.seed.clone())
+        .unwrap_or_else(|| self.seeds[self.seed.load(Ordering::Relaxed) % self.seeds.len()].clone())
     }
 
     /// Takes a map that a server sent; false if it is invalid or older than the one in use.
@@ -125,7 +128,13 @@ impl Router {
         }
         let mut guard = self.table.write().unwrap_or_else(PoisonError::into_inner);
         let table = &mut *guard;
-        let Some(shard) = table.map.as_ref().and_then(|m| m.shard_of(slot)) else { return };
+        let Some(shard) = table.map.as_ref().and_then(|m| m.shard_of(slot)) else {
+            self.seed.fetch_add(1, Ordering::Relaxed);
+            return;
+        };
+        if matches!(table.choice.get(&shard.id), Some(Choice::Seed)) {
+            self.seed.fetch_add(1, Ordering::Relaxed);
+        }
         let next = match table.choice.get(&shard.id).copied() {
             Some(Choice::Seed) => shard.replicas.first().copied(),
             Some(Choice::Replica(now)) => after(&shard.replicas, now),
@@ -148,12 +157,15 @@ fn after(replicas: &[NodeId], now: NodeId) -> Option<NodeId> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pando_types::shard_map::Node;
+    use pando_types::shard_map::{Labels, Node};
 
     fn three_replicas() -> ShardMap {
         let mut map = ShardMap::single(NodeId(1), "a:1".into());
+        map.next_node = NodeId(4);
         for (id, address) in [(2, "b:1"), (3, "c:1")] {
-            map.nodes.push(Node { id: NodeId(id), address: address.into() });
+            let (id, labels) = (NodeId(id), Labels::default());
+            map.nodes.push(Node { id, address: address.into(), labels, draining: false });
+            let NodeId(id) = id;
             map.shards[0].replicas.push(NodeId(id));
         }
         map
@@ -161,7 +173,7 @@ mod tests {
 
     #[test]
     fn every_replica_and_the_seed_are_asked_in_turn() {
-        let router = Router::new("seed:1", Pool::new());
+        let router = Router::new(["seed:1"], Pool::new());
         let slot = SlotId(7);
         assert_eq!(router.address(slot), "seed:1");
         assert!(router.adopt(three_replicas()));
@@ -176,7 +188,7 @@ mod tests {
 
     #[test]
     fn one_failure_seen_by_many_requests_moves_on_once() {
-        let router = Router::new("seed:1", Pool::new());
+        let router = Router::new(["seed:1"], Pool::new());
         router.adopt(three_replicas());
         for _ in 0..3 {
             router.unavailable(SlotId(0), "a:1");
@@ -185,8 +197,20 @@ mod tests {
     }
 
     #[test]
+    fn without_a_map_the_seeds_are_asked_in_turn() {
+        let router = Router::new("a:1, b:1".split(','), Pool::new());
+        let mut asked = Vec::new();
+        for _ in 0..3 {
+            let address = router.address(SlotId(0));
+            router.unavailable(SlotId(0), &address);
+            asked.push(address);
+        }
+        assert_eq!(asked, ["a:1", "b:1", "a:1"]);
+    }
+
+    #[test]
     fn the_map_never_goes_back() {
-        let router = Router::new("seed:1", Pool::new());
+        let router = Router::new(["seed:1"], Pool::new());
         let mut new = three_replicas();
         new.epoch = MapEpoch(5);
         new.shards[0].leader = Some(NodeId(3));

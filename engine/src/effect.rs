@@ -16,4 +16,6 @@ pub enum Effect {
     SessionOpened(SessionId),
     /// A session has ended.
     SessionClosed(SessionId),
+    /// Every replica, not the leader alone, goes by the new shard map from now on.
+    ShardMapChanged,
 }

@@ -142,6 +142,7 @@ impl<'v, V: View> Check<'v, V> {
             KeyKind::OrphanOf => self.orphan_of(rest)?,
             KeyKind::SegmentUse => self.segment_use(rest, value)?,
             KeyKind::DeadSegment => self.dead_segment(rest, value)?,
+            KeyKind::ShardMap => drop(keys::shard_map::decode(value)?),
         }
         Ok(())
     }

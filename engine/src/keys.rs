@@ -20,6 +20,7 @@ pub mod orphan;
 pub mod segment;
 pub mod session;
 pub mod shard;
+pub mod shard_map;
 pub mod xattr;
 
 /// The slot part of keys of shard records; not a slot of inodes.
@@ -62,11 +63,13 @@ pub enum KeyKind {
     SegmentUse = 0x45,
     /// Segments without live bytes, to be deleted.
     DeadSegment = 0x46,
+    /// Slots, shards and nodes; of shard 0 alone.
+    ShardMap = 0x47,
 }
 
 impl KeyKind {
     /// Every kind, in key order.
-    pub const ALL: [KeyKind; 15] = {
+    pub const ALL: [KeyKind; 16] = {
         use KeyKind::*;
         [
             Counter,
@@ -84,6 +87,7 @@ impl KeyKind {
             OrphanOf,
             SegmentUse,
             DeadSegment,
+            ShardMap,
         ]
     };
 
@@ -156,7 +160,7 @@ mod tests {
         let bytes: Vec<u8> = KeyKind::ALL.iter().map(|kind| *kind as u8).collect();
         assert_eq!(
             bytes,
-            [0x10, 0x20, 0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x40, 0x41, 0x42, 0x43, 0x44, 0x45, 0x46],
+            [0x10, 0x20, 0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x40, 0x41, 0x42, 0x43, 0x44, 0x45, 0x46, 0x47],
             "byte values are never reused"
         );
         assert!(KeyKind::ALL.iter().all(|kind| KeyKind::from_byte(*kind as u8) == Some(*kind)));
@@ -167,7 +171,7 @@ mod tests {
         assert_eq!(after(&[1, 2]), [1, 3]);
         assert_eq!(after(&[1, 255]), [2]);
         let (from, to) = whole();
-        let last = prefix(u32::MAX, KeyKind::DeadSegment, u64::MAX, 0);
+        let last = prefix(u32::MAX, KeyKind::ShardMap, u64::MAX, 0);
         assert!(from < last && last < to);
     }
 

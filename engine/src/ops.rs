@@ -22,6 +22,7 @@ mod rename;
 mod segments;
 mod session;
 mod setattr;
+mod shard_map;
 mod unlink;
 mod xattr;
 
@@ -93,7 +94,9 @@ pub(crate) fn apply<V: View>(txn: &mut Txn<'_, V>, envelope: &Envelope) -> Resul
 /// What a client may not ask for.
 fn forbidden(session: SessionId, command: &Command) -> Option<Errno> {
     let allowed = match command {
-        Command::OpenSession | Command::Reclaim { .. } | Command::ForgetSegments { .. } => session == SessionId::LEADER,
+        Command::OpenSession | Command::Reclaim { .. } | Command::ForgetSegments { .. } | Command::SetShardMap(_) => {
+            session == SessionId::LEADER
+        }
         Command::CloseSession { session: closed } => session == SessionId::LEADER || session == *closed,
         _ => true,
     };
@@ -117,6 +120,7 @@ fn carry_out<V: View>(txn: &mut Txn<'_, V>, op: OpId, command: &Command) -> Resu
         Command::ReleaseOrphans { inodes } => orphan::release(txn, session, inodes),
         Command::Reclaim { inodes } => reclaim::reclaim(txn, inodes),
         Command::ForgetSegments { segments } => segments::forget(txn, segments),
+        Command::SetShardMap(map) => shard_map::set(txn, map),
     };
     match result {
         Ok(reply) => Ok(reply),

@@ -8,7 +8,7 @@ mod directory;
 mod inode;
 mod xattr;
 
-pub use admin::{dead_segments, free_orphans, segments_in_use, sessions, totals};
+pub use admin::{dead_segments, free_orphans, segments_in_use, sessions, shard_map, totals};
 pub use content::{content, readlink};
 pub use directory::{lookup, parent, readdir};
 pub use inode::getattr;

@@ -5,6 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
+use pando_types::shard_map::{Labels, REPLICAS_DEFAULT};
 use serde::Deserialize;
 
 /// Where servers listen unless told otherwise.
@@ -29,7 +30,8 @@ pub struct Config {
     /// Listen also where other machines can connect. Connections are not protected yet.
     #[serde(default)]
     pub allow_remote: bool,
-    /// Where file bytes are stored: `file:///ABSOLUTE/DIRECTORY` or `s3://BUCKET[/PREFIX]`.
+    /// Where file bytes are stored: `file:///ABSOLUTE/DIRECTORY` or `s3://BUCKET[/PREFIX]`. A node that joins learns it.
+    #[serde(default)]
     pub object_store: String,
     /// Endpoint of an S3-compatible store, if not AWS's own.
     #[serde(default)]
@@ -37,6 +39,22 @@ pub struct Config {
     /// Memory for blocks of the state database, in bytes.
     #[serde(default = "default_cache_bytes")]
     pub cache_bytes: usize,
+    /// Addresses of a cluster to join, each `host:port` of a member; of no use once the data directory is a member's.
+    #[serde(default)]
+    pub join: Vec<String>,
+    /// The file with the token of the cluster to join.
+    #[serde(default)]
+    pub token_file: Option<PathBuf>,
+    /// Where this node stands: what it shares with nodes that fail together with it.
+    #[serde(default)]
+    pub labels: Labels,
+    /// How many replicas a shard of a new cluster has, once there are so many nodes: 1, 3, 5 or 7.
+    #[serde(default = "default_replicas")]
+    pub replicas: u8,
+}
+
+fn default_replicas() -> u8 {
+    REPLICAS_DEFAULT
 }
 
 fn default_listen() -> String {
@@ -87,17 +105,19 @@ impl Config {
             object_store: object_store.into(),
             s3_endpoint: None,
             cache_bytes: DEFAULT_CACHE_BYTES,
+            join: Vec::new(),
+            token_file: None,
+            labels: Labels::default(),
+            replicas: REPLICAS_DEFAULT,
         }
     }
 
-    /// Reads and checks a TOML file.
+    /// Reads a TOML file. Its values are not checked: flags may go before them ([`Config::validate`]).
     pub fn read(path: &Path) -> Result<Config, ConfigError> {
         let text = std::fs::read_to_string(path)
             .map_err(|source| ConfigError::Unreadable { path: path.to_path_buf(), source })?;
-        let config: Config = toml::from_str(&text)
-            .map_err(|e| ConfigError::Malformed { path: path.to_path_buf(), why: e.to_string().trim().to_string() })?;
-        config.validate()?;
-        Ok(config)
+        toml::from_str(&text)
+            .map_err(|e| ConfigError::Malformed { path: path.to_path_buf(), why: e.to_string().trim().to_string() })
     }
 
     /// Checks what can be checked without touching anything.
@@ -105,6 +125,12 @@ impl Config {
         let refuse = |key, why| Err(ConfigError::Value { key, why });
         if self.data.as_os_str().is_empty() {
             return refuse("data", "is empty; name the directory of the metadata");
+        }
+        if ![1, 3, 5, 7].contains(&self.replicas) {
+            return refuse(
+                "replicas",
+                "is not 1, 3, 5 or 7; an even number survives no more failures than the odd one below",
+            );
         }
         for (key, url) in [("object_store", Some(&self.object_store)), ("s3_endpoint", self.s3_endpoint.as_ref())] {
             let authority =
@@ -129,6 +155,20 @@ impl Config {
     }
 }
 
+impl Config {
+    /// Checks what only a node without data needs: a store for a new cluster, a token for one to join.
+    pub fn validate_first(&self) -> Result<(), ConfigError> {
+        let refuse = |key, why| Err(ConfigError::Value { key, why });
+        if self.object_store.is_empty() && self.join.is_empty() {
+            return refuse("object_store", "is missing; name a directory (file:///DIR) or a bucket (s3://BUCKET)");
+        }
+        if !self.join.is_empty() && self.token_file.is_none() {
+            return refuse("token_file", "is missing; a node joins with the token that `pando node token` prints");
+        }
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -137,7 +177,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("server.toml");
         std::fs::write(&path, text).unwrap();
-        Config::read(&path).map_err(|e| e.to_string())
+        let config = Config::read(&path).map_err(|e| e.to_string())?;
+        config.validate().and_then(|()| config.validate_first()).map_err(|e| e.to_string()).map(|()| config)
     }
 
     #[test]
@@ -151,7 +192,10 @@ mod tests {
         let base = "data = \"/d\"\nobject_store = \"file:///o\"\n";
         for (text, expected) in [
             (format!("{base}lisen = \"x\""), "unknown field `lisen`"),
-            ("data = \"/d\"".into(), "missing field `object_store`"),
+            ("data = \"/d\"".into(), "object_store is missing"),
+            (format!("{base}join = [\"h:1\"]"), "token_file is missing"),
+            (format!("{base}replicas = 2"), "replicas is not"),
+            (format!("{base}[labels]\nrow = \"1\""), "unknown field `row`"),
             (format!("{base}cache_bytes = \"x\""), "invalid type"),
             (format!("{base}cache_bytes = 5"), "cache_bytes is below"),
             (format!("{base}listen = \"here\""), "listen is not host:port"),

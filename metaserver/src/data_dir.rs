@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! FORMAT   TOML: format (version), cluster (32 hex digits), node, object_store, s3_endpoint
+//! TOKEN    what lets further nodes into the cluster; readable by its owner alone
 //! LOCK     empty; held by flock while a server runs
 //! state/   the state database      log/   the Raft log
 //! ```
@@ -10,9 +11,11 @@
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use pando_types::NodeId;
+use pando_types::request::Secret;
 use serde::Deserialize;
 
 /// The version of everything in the directory.
@@ -21,6 +24,7 @@ pub const FORMAT_VERSION: u32 = 1;
 const FORMAT: &str = "FORMAT";
 const FORMAT_PART: &str = "FORMAT.part";
 const LOCK: &str = "LOCK";
+const TOKEN: &str = "TOKEN";
 
 /// A directory that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -97,6 +101,7 @@ pub struct Identity {
 pub struct DataDir {
     path: PathBuf,
     identity: Identity,
+    token: Secret,
     /// FORMAT is not written yet.
     fresh: bool,
     /// This value made the directory.
@@ -127,9 +132,28 @@ impl DataDir {
                 s3_endpoint: s3_endpoint.map(Into::into),
             },
         };
-        let dir = DataDir { path: path.to_path_buf(), identity, fresh, made, _lock: lock };
+        let token = match read_token(path)? {
+            Some(token) => token,
+            None => Secret(random_id()?),
+        };
+        let dir = DataDir { path: path.to_path_buf(), identity, token, fresh, made, _lock: lock };
         dir.check_store(object_store, s3_endpoint)?;
         Ok(dir)
+    }
+
+    /// Whether it has no identity on disk yet.
+    pub fn is_fresh(&self) -> bool {
+        self.fresh
+    }
+
+    /// A new directory is that of a node that has joined a cluster.
+    pub fn join(&mut self, identity: Identity, token: Secret) {
+        (self.identity, self.token) = (identity, token);
+    }
+
+    /// What lets further nodes into the cluster.
+    pub fn token(&self) -> &Secret {
+        &self.token
     }
 
     /// Whose it is.
@@ -149,6 +173,9 @@ impl DataDir {
 
     /// Records a new identity: from now on the directory is a data directory.
     pub fn keep(&mut self) -> Result<(), DataDirError> {
+        if read_token(&self.path)?.as_ref() != Some(&self.token) {
+            self.write_token()?;
+        }
         if !self.fresh {
             return Ok(());
         }
@@ -164,11 +191,24 @@ impl DataDir {
         Ok(())
     }
 
+    fn write_token(&self) -> Result<(), DataDirError> {
+        let name = self.path.join(TOKEN);
+        let mut options = File::options();
+        options.create(true).truncate(true).write(true).mode(0o600);
+        let written = options
+            .open(&name)
+            .and_then(|mut file| file.write_all(self.token.0.as_bytes()).and_then(|()| file.sync_all()));
+        written.map_err(|e| failed("write", &name, e))
+    }
+
     fn check_store(&self, object_store: &str, s3_endpoint: Option<&str>) -> Result<(), DataDirError> {
         let name = |url: &str, endpoint: Option<&str>| match endpoint {
             Some(endpoint) => format!("{url} at {endpoint}"),
             None => url.to_string(),
         };
+        if object_store.is_empty() {
+            return Ok(());
+        }
         let recorded = name(&self.identity.object_store, self.identity.s3_endpoint.as_deref());
         let configured = name(object_store, s3_endpoint);
         if recorded == configured {
@@ -182,6 +222,7 @@ impl Drop for DataDir {
     fn drop(&mut self) {
         if self.fresh {
             let _ = fs::remove_file(self.path.join(FORMAT_PART));
+            let _ = fs::remove_file(self.path.join(TOKEN));
             let _ = fs::remove_file(self.path.join(LOCK));
             if self.made {
                 let _ = fs::remove_dir(&self.path);
@@ -213,7 +254,7 @@ fn look(path: &Path) -> Result<Found, DataDirError> {
     }
     for entry in entries {
         let name = entry.map_err(|e| failed("read", path, e))?.file_name();
-        if name != LOCK && name != FORMAT_PART {
+        if name != LOCK && name != FORMAT_PART && name != TOKEN {
             return Err(DataDirError::Foreign { path: path.to_path_buf() });
         }
     }
@@ -247,6 +288,21 @@ fn read_format(path: &Path) -> Result<Option<Identity>, DataDirError> {
         None => return Err(damaged("no format version".into())),
     }
     Format::deserialize(table).map(|f| Some(f.into())).map_err(|e| damaged(e.message().into()))
+}
+
+/// The token of a file: one word.
+pub fn read_token_file(name: &Path) -> Result<Option<Secret>, DataDirError> {
+    match fs::read_to_string(name) {
+        Ok(text) if !text.trim().is_empty() => Ok(Some(Secret(text.trim().to_owned()))),
+        Ok(_) => Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(failed("read", name, error)),
+    }
+}
+
+/// The token of a data directory, if it has one.
+pub fn read_token(path: &Path) -> Result<Option<Secret>, DataDirError> {
+    read_token_file(&path.join(TOKEN))
 }
 
 /// FORMAT as it is written.

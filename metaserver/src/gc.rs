@@ -111,6 +111,8 @@ impl Collector {
                 Effect::SegmentDead(slot, segment) => dead.push((slot, segment)),
                 Effect::SessionOpened(session) => self.shard.sessions.insert(session),
                 Effect::SessionClosed(session) => self.shard.sessions.remove(session),
+                // Taken note of by each replica as it was applied.
+                Effect::ShardMapChanged => {}
             }
         }
         let left = orphans::reclaim(&self.shard, orphans, Pace::Background).await?;

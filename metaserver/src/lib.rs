@@ -4,12 +4,15 @@
 //! Invariants: a change is answered only after its log entry is durable and applied; a read sees every change answered
 //! before it; effects outside the state are performed by the leader alone.
 
+mod cluster;
 pub mod config;
 pub mod data_dir;
 mod gc;
+mod peers;
 mod placement;
 mod propose;
 mod read;
+mod replicas;
 mod server;
 mod service;
 mod sessions;

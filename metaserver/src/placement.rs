@@ -1,9 +1,12 @@
-//! Where a new directory's children live: a pure function.
+//! Where a new directory's children live: a pure function. Below: where replicas should be, and how they get there.
 //!
 //! Not here: moving slots between shards. Invariant: a retried mkdir gets the same answer, since nothing but its own
 //! arguments is looked at.
 
 use pando_types::{FileName, InodeId, SlotId};
+
+pub(crate) mod mover;
+pub(crate) mod planner;
 
 /// Slots over which the root's directories are spread: enough to hand a shard's load out in small parts, few enough that
 /// each holds whole trees. Slot 0 is the root's own.

@@ -3,86 +3,122 @@
 //! Decoding is done (rpc), the work is done below (`shard.rs`, engine). Nothing here changes anything by itself.
 //! Invariants: whatever a client sends is answered; a request routed by another shard map than ours is not carried out.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 use pando_rpc::Handler;
-use pando_types::request::{MountInfo, Request, RequestMessage, Response, ResponseMessage};
+use pando_types::request::{Request, RequestMessage, Response, ResponseMessage};
 use pando_types::shard_map::ShardMap;
-use pando_types::{Errno, ErrorKind, FsError, Generation, InodeId, MapEpoch};
+use pando_types::{Errno, ErrorKind, FsError, Generation, InodeId, MapEpoch, ShardId};
 
-use crate::gc::Collector;
+use crate::replicas::Replicas;
 use crate::shard::Shard;
 
 mod admin;
 mod check;
 mod namespace;
+mod node;
+pub(crate) mod placement;
 mod session;
 
 /// Answers requests with one node's shards.
+#[derive(Default)]
 pub struct Service {
-    pub(crate) shard: Arc<Shard>,
-    pub(crate) collector: Arc<Collector>,
-    pub(crate) mount: MountInfo,
-    /// Known once the server listens.
-    map: OnceLock<ShardMap>,
+    /// Known once the server has started; gone when it stops.
+    replicas: OnceLock<Weak<Replicas>>,
     /// One check of everything at a time.
     checking: tokio::sync::Mutex<()>,
 }
 
 impl Service {
-    /// A service that answers `Unavailable` until it has its map.
-    pub fn new(shard: Arc<Shard>, collector: Arc<Collector>, mount: MountInfo) -> Service {
-        Service { shard, collector, mount, map: OnceLock::new(), checking: tokio::sync::Mutex::default() }
+    /// From now on it answers; before, everything is `Unavailable`. The first call counts.
+    pub fn serve(&self, replicas: &Arc<Replicas>) {
+        self.replicas.get_or_init(|| Arc::downgrade(replicas));
     }
 
-    /// The map to serve by; the first one counts.
-    pub fn serve_by(&self, map: ShardMap) {
-        self.map.get_or_init(|| map);
-    }
-
-    pub(crate) fn map(&self) -> Result<&ShardMap, FsError> {
-        self.map.get().ok_or_else(|| FsError::unavailable("the server is starting"))
-    }
-
-    /// The shard of an inode, if it is here and the request was routed by our map.
-    pub(crate) fn shard_of(&self, epoch: MapEpoch, inode: InodeId) -> Result<&Arc<Shard>, FsError> {
-        let map = self.map()?;
-        if epoch > map.epoch {
-            return Err(FsError::unavailable("this server has not got the newest shard map yet"));
-        }
-        let here = map.shard_of(inode.slot()).is_some_and(|shard| shard.id == self.shard.id);
-        if epoch < map.epoch || !here {
-            let kind = ErrorKind::Redirect(Box::new(map.clone()));
-            return Err(FsError { kind, errno: Errno::EIO, detail: "routed by an old shard map".into() });
-        }
-        Ok(&self.shard)
+    fn replicas(&self) -> Result<Arc<Replicas>, FsError> {
+        let replicas = self.replicas.get().ok_or_else(|| FsError::unavailable("the server is starting"))?;
+        replicas.upgrade().ok_or_else(|| FsError::unavailable("the server is stopping"))
     }
 
     async fn answer(&self, message: RequestMessage) -> Result<Response, FsError> {
-        let epoch = message.epoch;
+        let (epoch, here) = (message.epoch, &*self.replicas()?);
         match message.request {
-            Request::ShardMap => self.map().map(|map| Response::ShardMap(map.clone())),
-            Request::Mount => Ok(Response::Mount(self.mount.clone())),
-            Request::OpenSession => session::open(self).await,
-            Request::KeepAlive { session } => session::keep_alive(self, session).await,
-            Request::Change(envelope) => namespace::change(self, epoch, envelope).await,
-            Request::Lookup { parent, name } => namespace::lookup(self, epoch, parent, name).await,
-            Request::GetAttr { inode } => namespace::getattr(self, epoch, inode).await,
-            Request::Content { inode, offset } => namespace::content(self, epoch, inode, offset).await,
+            Request::ShardMap => here.hinted_map().map(Response::ShardMap),
+            Request::Mount => Ok(Response::Mount(here.cluster.mount.clone())),
+            Request::OpenSession => session::open(here).await,
+            Request::KeepAlive { session } => session::keep_alive(here, session).await,
+            Request::Change(envelope) => namespace::change(here, epoch, envelope).await,
+            Request::Lookup { parent, name } => namespace::lookup(here, epoch, parent, name).await,
+            Request::GetAttr { inode } => namespace::getattr(here, epoch, inode).await,
+            Request::Content { inode, offset } => namespace::content(here, epoch, inode, offset).await,
             Request::ReadDir { inode, after, plus, limit } => {
-                namespace::readdir(self, epoch, inode, after, plus, limit).await
+                namespace::readdir(here, epoch, inode, after, plus, limit).await
             }
-            Request::ReadLink { inode } => namespace::readlink(self, epoch, inode).await,
-            Request::GetXattr { inode, name } => namespace::getxattr(self, epoch, inode, name).await,
-            Request::ListXattr { inode } => namespace::listxattr(self, epoch, inode).await,
-            Request::Parent { inode } => namespace::parent(self, epoch, inode).await,
-            Request::Totals => admin::totals(self).await,
-            Request::Fsck => admin::fsck(self).await,
-            Request::SegmentsInUse { segments } => admin::segments_in_use(self, segments).await,
-            Request::Collect => admin::collect(self).await,
-            Request::Status => admin::status(self).await,
+            Request::ReadLink { inode } => namespace::readlink(here, epoch, inode).await,
+            Request::GetXattr { inode, name } => namespace::getxattr(here, epoch, inode, name).await,
+            Request::ListXattr { inode } => namespace::listxattr(here, epoch, inode).await,
+            Request::Parent { inode } => namespace::parent(here, epoch, inode).await,
+            Request::Totals => admin::totals(here).await,
+            Request::Fsck => admin::fsck(here, &self.checking).await,
+            Request::SegmentsInUse { segments } => admin::segments_in_use(here, segments).await,
+            Request::Collect => admin::collect(here).await,
+            Request::Status => admin::status(here).await,
+            Request::Raft { cluster, shard, message } => node::raft(here, &cluster, shard, &message).await,
+            Request::StartReplica { cluster, shard } => node::start_replica(here, &cluster, shard).await,
+            Request::StopReplica { cluster, shard } => node::stop_replica(here, &cluster, shard).await,
+            Request::Replicas => Ok(Response::Replicas(here.list())),
+            Request::Join(join) => placement::join(here, join).await,
+            Request::ChangeNode { node, change } => placement::change_node(here, node, change).await,
+            Request::TransferShard { shard, to } => placement::transfer(here, shard, to).await,
         }
     }
+}
+
+/// Which replica answers, and whom to ask where none does.
+impl Replicas {
+    /// The replica that leads a shard; a redirect to its node if that is another one.
+    pub(crate) fn led(&self, id: ShardId) -> Result<Arc<Shard>, FsError> {
+        let shard = self.shard(id);
+        if let Some(shard) = shard.as_ref().filter(|shard| shard.group.is_leader()) {
+            return Ok(shard.clone());
+        }
+        let map = self.cluster.map()?;
+        let hint = match &shard {
+            Some(shard) => shard.group.leader().filter(|leader| *leader != self.cluster.node),
+            None => map.shard(id).and_then(|shard| shard.leader.or(shard.replicas.first().copied())),
+        };
+        match hint {
+            Some(_) => Err(redirect(ShardMap::clone(&map).led_by(id, hint))),
+            None => Err(FsError::unavailable(format!("shard {id} is electing a leader"))),
+        }
+    }
+
+    /// The leading replica of an inode's shard, if the request was routed by our map.
+    pub(crate) fn shard_of(&self, epoch: MapEpoch, inode: InodeId) -> Result<Arc<Shard>, FsError> {
+        let map = self.cluster.map()?;
+        if epoch > map.epoch {
+            return Err(FsError::unavailable("this server has not got the newest shard map yet"));
+        }
+        if epoch < map.epoch {
+            return Err(redirect(self.hinted_map()?));
+        }
+        let shard = map.shard_of(inode.slot()).ok_or_else(|| FsError::bug("the shard map has a gap"))?;
+        self.led(shard.id)
+    }
+
+    /// The map with the leaders that are known here.
+    pub(crate) fn hinted_map(&self) -> Result<ShardMap, FsError> {
+        let map = ShardMap::clone(&*self.cluster.map()?);
+        Ok(self.shards().iter().fold(map, |map, shard| match shard.group.leader() {
+            Some(leader) => map.led_by(shard.id, Some(leader)),
+            None => map,
+        }))
+    }
+}
+
+fn redirect(map: ShardMap) -> FsError {
+    let kind = ErrorKind::Redirect(Box::new(map));
+    FsError { kind, errno: Errno::EIO, detail: "routed by an old shard map, or to a replica that does not lead".into() }
 }
 
 impl Handler for Service {

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pando_engine::kv::rocks::RocksKv;
-use pando_engine::{Effect, Engine, EngineError, Kv};
-use pando_raft::{Flusher, Group, Host, ImageSource, Machine, MachineError, ProposeError, RaftError, Solo};
+use pando_engine::{Effect, Engine, EngineError, Kv, read};
+use pando_raft::{Flusher, Group, Host, ImageSource, Machine, MachineError, Peers, ProposeError, RaftError};
 use pando_types::limits::EFFECTS_QUEUED_MAX;
 use pando_types::shard_map::SlotRange;
 use pando_types::{LogEntry, NodeId, Reply, ShardId, SlotId, codec};
@@ -20,6 +20,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tracing::error;
 
+use crate::cluster::Cluster;
 use crate::propose::{self, Proposer};
 use crate::sessions;
 
@@ -34,6 +35,9 @@ pub enum ShardError {
     /// The state cannot be read.
     #[error(transparent)]
     Engine(#[from] EngineError),
+    /// The shard map in the state cannot be read.
+    #[error(transparent)]
+    Machine(#[from] MachineError),
     /// The group did not start.
     #[error(transparent)]
     Raft(#[from] RaftError),
@@ -68,25 +72,54 @@ pub struct Running {
 }
 
 impl Shard {
-    /// Opens the shard's state in the node's store and starts its group of one replica: elected, with a root directory.
+    /// Opens the shard's state in the node's store and starts its group's replica. It takes up where it stopped; a new one
+    /// waits for the leader, or for [`Shard::found`].
     pub async fn start(
         host: &Host,
         id: ShardId,
-        node: NodeId,
-        address: &str,
+        cluster: Arc<Cluster>,
+        peers: Arc<dyn Peers>,
         kv: Arc<RocksKv>,
     ) -> Result<Running, ShardError> {
         let (effects_to, effects) = mpsc::channel(EFFECTS_QUEUED_MAX);
-        let slots = SlotRange { first: SlotId(0), last: SlotId(SlotId::COUNT - 1), shard: id };
-        let replica = Replica { engine: Engine::open(kv.clone(), id)?, slots, effects: effects_to };
-        let group = host.start(id, node, replica, Arc::new(Solo)).await?;
-        group.initialize(BTreeMap::from([(node, address.to_string())])).await?;
-        group.wait_leader(LEADER_TIMEOUT).await?;
-        propose::propose_empty(&group).await.map_err(|source| ShardError::FirstEntry { shard: id, source })?;
+        let slots = slots_of(id);
+        let node = cluster.node;
+        let replica = Replica { engine: Engine::open(kv.clone(), id)?, slots, effects: effects_to, cluster };
+        replica.adopt_map()?;
+        let group = host.start(id, node, replica, peers).await?;
         let (proposer, proposing) = Proposer::start(group.clone());
         let shard = Arc::new(Shard { id, group, kv, proposer, sessions: sessions::Table::default() });
         Ok(Running { shard, effects, proposing })
     }
+
+    /// Makes this replica the first of its group: elected, with a root directory. Nothing new for one that was founded before.
+    pub async fn found(&self, node: NodeId, address: &str) -> Result<(), ShardError> {
+        self.group.initialize(BTreeMap::from([(node, address.to_string())])).await?;
+        self.wait_leader().await?;
+        let first = propose::propose_empty(&self.group).await;
+        first.map_err(|source| ShardError::FirstEntry { shard: self.id, source })
+    }
+
+    /// Whether this replica is the only one.
+    pub fn is_alone(&self, node: NodeId) -> bool {
+        self.group.members().keys().eq([&node])
+    }
+
+    /// Waits until the shard has a leader.
+    pub async fn wait_leader(&self) -> Result<(), ShardError> {
+        self.group.wait_leader(LEADER_TIMEOUT).await?;
+        Ok(())
+    }
+}
+
+/// Removes what an earlier replica has left of a shard's state.
+pub(crate) fn erase(kv: &Arc<RocksKv>, id: ShardId) -> Result<(), MachineError> {
+    image::erase(kv, &slots_of(id))
+}
+
+/// The slots of a shard: all of them, while there is one.
+fn slots_of(id: ShardId) -> SlotRange {
+    SlotRange { first: SlotId(0), last: SlotId(SlotId::COUNT - 1), shard: id }
 }
 
 /// The shard's state machine, driven by its group.
@@ -94,6 +127,17 @@ struct Replica {
     engine: Engine<RocksKv>,
     slots: SlotRange,
     effects: mpsc::Sender<Effect>,
+    cluster: Arc<Cluster>,
+}
+
+impl Replica {
+    /// Every replica of shard 0 lets its node know the map.
+    fn adopt_map(&self) -> Result<(), MachineError> {
+        if let Some(map) = read::shard_map(&self.engine.kv().view()).map_err(MachineError::new)? {
+            self.cluster.adopt(map);
+        }
+        Ok(())
+    }
 }
 
 impl Machine for Replica {
@@ -107,6 +151,9 @@ impl Machine for Replica {
             .map_err(MachineError::new)
             .and_then(|entries| self.engine.apply(mark, &entries).map_err(MachineError::new))
             .inspect_err(|error| error!(shard = %self.engine.shard(), %error, "this shard's replica halts"))?;
+        if applied.effects.contains(&Effect::ShardMapChanged) {
+            self.adopt_map()?;
+        }
         for effect in applied.effects {
             if self.effects.try_send(effect).is_err() {
                 break;
@@ -136,6 +183,7 @@ impl Machine for Replica {
         image::read(self.engine.kv(), &self.slots, chunks)?;
         self.engine = Engine::open(self.engine.kv().clone(), self.slots.shard).map_err(MachineError::new)?;
         // The mark comes last: a crash before it leaves a state without one, and the image is read again.
-        self.engine.apply(mark, &[]).map(|_| ()).map_err(MachineError::new)
+        self.engine.apply(mark, &[]).map_err(MachineError::new)?;
+        self.adopt_map()
     }
 }

@@ -164,6 +164,11 @@ impl Group {
         metrics.membership_config.nodes().map(|(id, node)| (NodeId(*id), node.addr.clone())).collect()
     }
 
+    /// Those whose votes count, as this replica knows them.
+    pub fn voters(&self) -> Vec<NodeId> {
+        self.0.metrics.borrow_watched().membership_config.voter_ids().map(NodeId).collect()
+    }
+
     /// Makes `members` the voters: new ones are first brought up to date as learners. To be called on the leader.
     pub fn change_members(&self, members: BTreeMap<NodeId, String>) -> BoxFuture<'_, Result<(), RaftError>> {
         Box::pin(async move {

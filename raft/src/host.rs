@@ -146,6 +146,24 @@ impl Host {
         self.lock().keys().copied().collect()
     }
 
+    /// The groups that this node has a log of, started or not: those it held when it stopped.
+    pub fn recorded(&self) -> Result<Vec<ShardId>, RaftError> {
+        self.log.groups().map_err(|e| self.log_error(&e))
+    }
+
+    /// Forgets the log of a group that is not started: its replica is not part of the group any more.
+    pub async fn erase(&self, group: ShardId) -> Result<(), RaftError> {
+        if self.group(group).is_some() {
+            return Err(RaftError::AlreadyStarted(group));
+        }
+        self.log.erase(group).map_err(|e| self.log_error(&e))?;
+        self.log.sync().await.map_err(|e| self.log_error(&e))
+    }
+
+    fn log_error(&self, e: &std::io::Error) -> RaftError {
+        RaftError::Log { dir: self.images.display().to_string(), detail: e.to_string() }
+    }
+
     /// Handles a message of another node: what its [`Peers::call`] must return.
     pub async fn receive(&self, group: ShardId, message: &[u8]) -> PeerAnswer {
         let unreachable = |e: RaftError| PeerError::Unreachable(e.to_string());
@@ -159,15 +177,16 @@ impl Host {
         stopped.shutdown().await
     }
 
-    /// Stops all groups and syncs the log. Returns the first error after having stopped everything.
-    pub async fn shutdown(self) -> Result<(), RaftError> {
+    /// Stops all groups and syncs the log. Returns the first error after having stopped everything. The log is closed when
+    /// this is dropped.
+    pub async fn shutdown(&self) -> Result<(), RaftError> {
         let groups = std::mem::take(&mut *self.lock());
         let mut first = Ok(());
         for group in groups.into_values() {
             first = first.and(group.shutdown().await);
         }
         let synced = self.log.sync().await;
-        first.and(synced.map_err(|e| RaftError::Log { dir: self.images.display().to_string(), detail: e.to_string() }))
+        first.and(synced.map_err(|e| self.log_error(&e)))
     }
 
     #[cfg(test)]

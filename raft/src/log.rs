@@ -26,7 +26,7 @@ use rocksdb::{DB, DBCompressionType, IteratorMode, Options, ReadOptions, WriteBa
 
 pub(crate) use group_log::{Durable, GroupLog};
 pub(crate) use reader::Reader;
-use records::{Kind, decode_entry, decode_log_id, index_of, key};
+use records::{Kind, decode_entry, decode_log_id, group_of, index_of, key};
 pub(crate) use sync::Failure;
 pub use sync::SyncFault;
 use sync::Syncer;
@@ -124,6 +124,30 @@ impl LogDb {
                 entry.map(|entry| Some(entry.log_id)).map_err(|e| self.failure.corrupt(&e))
             }
         }
+    }
+
+    /// The groups that have a record.
+    pub fn groups(&self) -> io::Result<Vec<ShardId>> {
+        self.failure.check()?;
+        let mut groups = Vec::new();
+        let mut from = Vec::new();
+        loop {
+            let mut records = self.db.iterator(IteratorMode::From(&from, rocksdb::Direction::Forward));
+            let Some(record) = records.next() else { return Ok(groups) };
+            let (key, _) = record.map_err(|e| self.failure.record(&e))?;
+            let group = group_of(&key).map_err(|e| self.failure.corrupt(&e))?;
+            groups.push(group);
+            let Some(next) = group.0.checked_add(1) else { return Ok(groups) };
+            from = next.to_be_bytes().to_vec();
+        }
+    }
+
+    /// Removes everything of a group.
+    pub fn erase(&self, group: ShardId) -> io::Result<()> {
+        let mut batch = WriteBatch::default();
+        let end = group.0.checked_add(1).map_or_else(|| vec![u8::MAX; 5], |next| next.to_be_bytes().to_vec());
+        batch.delete_range(group.0.to_be_bytes().to_vec(), end);
+        self.write(batch)
     }
 
     fn purged(&self, group: ShardId) -> io::Result<Option<LogId>> {

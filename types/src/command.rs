@@ -11,6 +11,7 @@ use crate::error::Errno;
 use crate::extent::{Extent, FileRange};
 use crate::ids::{InodeId, OpId, SegmentId, SessionId, SlotId};
 use crate::name::{FileName, XattrName};
+use crate::shard_map::ShardMap;
 
 /// One entry of a shard's log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -117,6 +118,9 @@ pub enum Command {
         /// Slot of the dead record and segment.
         segments: Vec<(SlotId, SegmentId)>,
     },
+    /// The leader of shard 0 replaces the shard map by the next one: EAGAIN unless its epoch is one more than the
+    /// present one's, so that no two changes are made of the same map. Reply: [`Reply::Done`].
+    SetShardMap(Box<ShardMap>),
 }
 
 /// See [`Command::Create`].

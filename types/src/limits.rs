@@ -71,6 +71,13 @@ pub const SESSIONS_MAX: usize = 16 << 10;
 /// A session that has been silent for this long is ended through the log, in milliseconds.
 pub const SESSION_TTL_MS: u64 = 30_000;
 
+/// Most nodes of a cluster: each knows and pings all others.
+pub const NODES_MAX: usize = 256;
+/// Most shards of a cluster.
+pub const SHARDS_MAX: usize = 4096;
+/// Longest `host:port`, in bytes: a DNS name has at most 253.
+pub const ADDRESS_BYTES_MAX: usize = 300;
+
 /// Largest rpc frame, in bytes: an answer with [`DIR_ENTRIES_PER_PAGE_MAX`] entries or a command of [`ENTRY_BYTES_MAX`] fits.
 pub const FRAME_BYTES_MAX: usize = 8 << 20;
 /// Most requests of one connection that may be in progress; further ones wait unread.

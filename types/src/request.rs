@@ -2,6 +2,9 @@
 //!
 //! Invariant: every list in an answer is bounded by limits.rs, so that an answer fits in a frame.
 
+use std::fmt;
+
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::attr::{Attr, FileKind};
@@ -9,9 +12,9 @@ use crate::command::{Envelope, Reply};
 use crate::epoch::{Generation, MapEpoch};
 use crate::error::FsError;
 use crate::extent::Extent;
-use crate::ids::{InodeId, SegmentId, SessionId};
+use crate::ids::{InodeId, NodeId, SegmentId, SessionId, ShardId};
 use crate::name::{FileName, XattrName};
-use crate::shard_map::ShardMap;
+use crate::shard_map::{Labels, ShardMap};
 
 /// A request with what its sender knows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -112,8 +115,93 @@ pub enum Request {
     },
     /// Collects leaked and dead segments now. Answer: [`Response::Collected`].
     Collect,
-    /// The node's state. Answer: [`Response::Status`].
+    /// The cluster's state. Answer: [`Response::Status`].
     Status,
+    /// A message between the replicas of a shard. Answer: [`Response::Raft`].
+    Raft {
+        /// The sender's cluster.
+        cluster: String,
+        /// Whose replicas.
+        shard: ShardId,
+        /// Only they know what it means.
+        message: Bytes,
+    },
+    /// A new node wants to be part of the cluster, or one that has moved says so. Answer: [`Response::Joined`].
+    Join(Join),
+    /// The receiver shall hold a replica of this shard. Answer: [`Response::Done`].
+    StartReplica {
+        /// The sender's cluster.
+        cluster: String,
+        /// Which shard.
+        shard: ShardId,
+    },
+    /// The receiver's replica is not part of its shard any more. Answer: [`Response::Done`].
+    StopReplica {
+        /// The sender's cluster.
+        cluster: String,
+        /// Which shard.
+        shard: ShardId,
+    },
+    /// Changes what a node is for. Answer: [`Response::Done`].
+    ChangeNode {
+        /// Which node.
+        node: NodeId,
+        /// How.
+        change: NodeChange,
+    },
+    /// A shard shall be led by this node, which has a replica. Answer: [`Response::Done`] once it has been asked to.
+    TransferShard {
+        /// Which shard.
+        shard: ShardId,
+        /// Its next leader.
+        to: NodeId,
+    },
+    /// The replicas of the node that is asked. Answer: [`Response::Replicas`].
+    Replicas,
+}
+
+/// See [`Request::Join`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Join {
+    /// What lets nodes in.
+    pub token: Secret,
+    /// A member's id; `None`: a new node.
+    pub node: Option<NodeId>,
+    /// `host:port` where it can be reached.
+    pub address: String,
+    /// Where it stands.
+    pub labels: Labels,
+    /// Where it was told that files are; empty: it was told nothing.
+    pub object_store: String,
+}
+
+/// Text that is never printed.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Secret(pub String);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(secret)")
+    }
+}
+
+impl Secret {
+    /// Whether they are the same, in a time that does not tell how far they agree.
+    pub fn is(&self, other: &Secret) -> bool {
+        let (own, other) = (self.0.as_bytes(), other.0.as_bytes());
+        own.len() == other.len() && own.iter().zip(other).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
+    }
+}
+
+/// See [`Request::ChangeNode`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NodeChange {
+    /// Its replicas shall go elsewhere.
+    Drain,
+    /// It may hold replicas again.
+    Undrain,
+    /// It will never come back.
+    Remove,
 }
 
 /// Answers of a server.
@@ -147,8 +235,40 @@ pub enum Response {
     Segments(Vec<SegmentId>),
     /// What a collection did.
     Collected(Collected),
-    /// The node's state.
+    /// The cluster's state.
     Status(Status),
+    /// A replica's answer to another.
+    Raft(Bytes),
+    /// The node is a member.
+    Joined(Joined),
+    /// A node's replicas.
+    Replicas(Vec<Replica>),
+}
+
+/// What a new member has to know.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Joined {
+    /// Its id.
+    pub node: NodeId,
+    /// How the cluster's data is stored.
+    pub mount: MountInfo,
+    /// The map, with the new node in it.
+    pub map: ShardMap,
+}
+
+/// One replica as its node sees it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Replica {
+    /// Of which shard.
+    pub shard: ShardId,
+    /// Who leads it.
+    pub leader: Option<NodeId>,
+    /// The term that this replica is in.
+    pub term: u64,
+    /// The last log entry that it has applied.
+    pub applied: u64,
+    /// The nodes that have one, as this replica knows them.
+    pub members: Vec<NodeId>,
 }
 
 /// How the cluster's data is stored.
@@ -232,7 +352,16 @@ pub struct Collected {
     pub objects: u64,
 }
 
-/// A node's state.
+/// A node as the leader of shard 0 finds it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeStatus {
+    /// Which.
+    pub id: NodeId,
+    /// Its replicas; `None` if it does not answer.
+    pub replicas: Option<Vec<Replica>>,
+}
+
+/// The cluster's state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
     /// The map it serves by.
@@ -243,6 +372,12 @@ pub struct Status {
     pub totals: Totals,
     /// Last index applied from the log.
     pub applied: u64,
+    /// Who leads shard 0 and answers this.
+    pub leader: NodeId,
+    /// Every node.
+    pub nodes: Vec<NodeStatus>,
+    /// What is not as it should be, a sentence each.
+    pub problems: Vec<String>,
     /// Program version.
     pub version: String,
 }

@@ -6,6 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::epoch::MapEpoch;
 use crate::ids::{NodeId, ShardId, SlotId};
+use crate::limits::{ADDRESS_BYTES_MAX, NODES_MAX, SHARDS_MAX};
+
+/// One of three may fail.
+pub const REPLICAS_DEFAULT: u8 = 3;
 
 /// The map at one epoch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,6 +22,10 @@ pub struct ShardMap {
     pub shards: Vec<Shard>,
     /// Nodes by id, in order.
     pub nodes: Vec<Node>,
+    /// The id of the next node that joins; ids are never used again.
+    pub next_node: NodeId,
+    /// How many replicas a shard should have while there are so many nodes.
+    pub replicas: u8,
 }
 
 /// Slots `[first, last]` of a shard.
@@ -36,7 +44,7 @@ pub struct SlotRange {
 pub struct Shard {
     /// The shard.
     pub id: ShardId,
-    /// Where its replicas are.
+    /// Where its replicas should be, in the order of their ids; the shard's leader sees to it.
     pub replicas: Vec<NodeId>,
     /// Who led it last, as far as the map knows.
     pub leader: Option<NodeId>,
@@ -49,6 +57,22 @@ pub struct Node {
     pub id: NodeId,
     /// `host:port` of its rpc.
     pub address: String,
+    /// Where it stands.
+    pub labels: Labels,
+    /// It shall hold no replicas: it is about to be switched off.
+    pub draining: bool,
+}
+
+/// What a node shares with others that fail together with it; an empty label is shared with nobody.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Labels {
+    /// A part of the site with its own power and network.
+    pub zone: String,
+    /// A rack.
+    pub rack: String,
+    /// A machine.
+    pub node: String,
 }
 
 impl ShardMap {
@@ -59,27 +83,47 @@ impl ShardMap {
             epoch: MapEpoch(1),
             ranges: vec![SlotRange { first: SlotId(0), last: SlotId(SlotId::COUNT - 1), shard }],
             shards: vec![Shard { id: shard, replicas: vec![node], leader: Some(node) }],
-            nodes: vec![Node { id: node, address }],
+            nodes: vec![Node { id: node, address, labels: Labels::default(), draining: false }],
+            next_node: NodeId(node.0 + 1),
+            replicas: REPLICAS_DEFAULT,
         }
+    }
+
+    /// A node.
+    pub fn node(&self, id: NodeId) -> Option<&Node> {
+        self.nodes.iter().find(|n| n.id == id)
+    }
+
+    /// A shard.
+    pub fn shard(&self, id: ShardId) -> Option<&Shard> {
+        self.shards.iter().find(|s| s.id == id)
+    }
+
+    /// The same with another leader of a shard: who leads changes more often than the map does.
+    pub fn led_by(mut self, shard: ShardId, leader: Option<NodeId>) -> ShardMap {
+        if let Some(shard) = self.shards.iter_mut().find(|s| s.id == shard) {
+            shard.leader = leader;
+        }
+        self
     }
 
     /// The shard that owns a slot; a valid map has one for each.
     pub fn shard_of(&self, slot: SlotId) -> Option<&Shard> {
         let at = self.ranges.partition_point(|r| r.last < slot);
         let range = self.ranges.get(at).filter(|r| r.first <= slot)?;
-        self.shards.iter().find(|s| s.id == range.shard)
+        self.shard(range.shard)
     }
 
     /// Where a node listens.
     pub fn address_of(&self, node: NodeId) -> Option<&str> {
-        self.nodes.iter().find(|n| n.id == node).map(|n| n.address.as_str())
+        self.node(node).map(|n| n.address.as_str())
     }
 
     /// Checks the invariant of this type.
     pub fn validate(&self) -> Result<(), String> {
         let mut next = 0;
         for range in &self.ranges {
-            if range.first.0 != next || range.last < range.first {
+            if range.first.0 != next || range.last < range.first || range.last.0 >= SlotId::COUNT {
                 return Err(format!("slot {next} is owned by no shard or by two"));
             }
             next = range.last.0 + 1;
@@ -90,6 +134,12 @@ impl ShardMap {
         }
         if next != SlotId::COUNT {
             return Err(format!("slot {next} is owned by no shard"));
+        }
+        if self.nodes.len() > NODES_MAX || self.shards.len() > SHARDS_MAX {
+            return Err(format!("there are more than {NODES_MAX} nodes or {SHARDS_MAX} shards"));
+        }
+        if self.nodes.iter().any(|n| n.id >= self.next_node || n.address.len() > ADDRESS_BYTES_MAX) {
+            return Err("a node has an id that was not given out, or an address that is too long".into());
         }
         Ok(())
     }

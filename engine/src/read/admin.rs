@@ -3,11 +3,12 @@
 use std::ops::ControlFlow;
 
 use pando_types::request::Totals;
+use pando_types::shard_map::ShardMap;
 use pando_types::{InodeId, SegmentId, SessionId, ShardId, SlotId};
 
 use crate::error::{Corrupt, ReadError};
 use crate::keys::shard::{self, State};
-use crate::keys::{PREFIX_BYTES, after, orphan, segment, session};
+use crate::keys::{PREFIX_BYTES, after, orphan, segment, session, shard_map};
 use crate::kv::View;
 
 /// Sums over a shard; zeros before its first entry.
@@ -15,6 +16,11 @@ pub fn totals(view: &impl View, shard: ShardId) -> Result<Totals, ReadError> {
     let Some(value) = view.get(&shard::state_key(shard))? else { return Ok(Totals::default()) };
     let state = State::decode(&value)?;
     Ok(Totals { inodes: state.inodes, bytes: state.bytes })
+}
+
+/// The cluster's map; none before shard 0 got its first one, and in the state of other shards.
+pub fn shard_map(view: &impl View) -> Result<Option<ShardMap>, ReadError> {
+    Ok(view.get(&shard_map::key())?.map(|value| shard_map::decode(&value)).transpose()?)
 }
 
 /// The sessions that are open, in order.

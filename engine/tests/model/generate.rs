@@ -6,8 +6,9 @@ use pando_engine::{View, read};
 use pando_types::command::{
     AttrChange, Commit, CommitContent, Create, FileCommit, NewNode, NewSegment, Rename, RenameMode, SetTime, XattrMode,
 };
+use pando_types::shard_map::ShardMap;
 use pando_types::{
-    Command, Envelope, Extent, FileKind, FileName, FileRange, Generation, InodeId, LogEntry, OpId, SegmentId,
+    Command, Envelope, Extent, FileKind, FileName, FileRange, Generation, InodeId, LogEntry, NodeId, OpId, SegmentId,
     SessionId, SlotId, Timestamp, XattrName,
 };
 
@@ -73,7 +74,7 @@ impl Generator {
     }
 
     fn leader_command(&mut self, model: &Model, view: &impl View, sessions: &[SessionId]) -> Command {
-        match self.random.below(6) {
+        match self.random.below(7) {
             0 if sessions.len() > 2 => Command::CloseSession { session: *self.random.pick(sessions) },
             1 | 2 => {
                 let mut inodes = read::free_orphans(view, SHARD, 9).unwrap();
@@ -82,6 +83,11 @@ impl Generator {
                 inodes.sort();
                 inodes.dedup();
                 Command::Reclaim { inodes }
+            }
+            4 => {
+                let mut map = ShardMap::single(NodeId(1), "h:1".into());
+                map.epoch.0 = model.map_epoch + self.random.below(3);
+                Command::SetShardMap(Box::new(map))
             }
             3 => Command::ForgetSegments { segments: read::dead_segments(view, SHARD, 5).unwrap() },
             _ if sessions.len() > 3 => Command::CloseSession { session: sessions[0] },

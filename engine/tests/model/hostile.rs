@@ -7,9 +7,10 @@ use pando_engine::{Engine, Kv, read};
 use pando_types::command::{
     AttrChange, Commit, CommitContent, Create, FileCommit, NewNode, NewSegment, Rename, RenameMode, SetTime, XattrMode,
 };
+use pando_types::shard_map::ShardMap;
 use pando_types::{
-    Command, Envelope, Extent, FileName, FileRange, Generation, InodeId, LogEntry, OpId, SegmentId, SessionId, SlotId,
-    Timestamp, XattrName,
+    Command, Envelope, Extent, FileName, FileRange, Generation, InodeId, LogEntry, MapEpoch, NodeId, OpId, SegmentId,
+    SessionId, SlotId, Timestamp, XattrName,
 };
 
 use crate::random::Random;
@@ -122,13 +123,22 @@ impl Hostile {
         }
     }
 
+    fn shard_map(&mut self) -> ShardMap {
+        let mut map = ShardMap::single(NodeId(self.number() >> 1), "h:1".into());
+        map.epoch = MapEpoch(self.0.below(4));
+        if self.0.one_in(3) {
+            map.ranges[0].last = SlotId(self.number() as u32);
+        }
+        map
+    }
+
     fn command(&mut self) -> Command {
         let names =
             ["user.a", "user.", "system.posix_acl_access", "system.posix_acl_default", "security.capability", "x"];
         let xattr = XattrName::new(self.0.pick(&names).as_bytes()).unwrap();
         let mode = *self.0.pick(&[RenameMode::Replace, RenameMode::NoReplace, RenameMode::Exchange]);
         let umask = self.number() as u32;
-        match self.0.below(16) {
+        match self.0.below(17) {
             0 => Command::OpenSession,
             1 => Command::CloseSession { session: if self.0.one_in(20) { self.session() } else { SessionId(99) } },
             2..=4 => Command::Create(Create {
@@ -158,6 +168,7 @@ impl Hostile {
             10 | 11 => Command::Commit(self.commit()),
             12 => Command::SetXattr { inode: self.inode(), name: xattr, value: self.bytes(), mode: XattrMode::Any },
             13 => Command::RemoveXattr { inode: self.inode(), name: xattr },
+            16 => Command::SetShardMap(Box::new(self.shard_map())),
             14 => Command::ReleaseOrphans { inodes: (0..self.0.below(5)).map(|_| self.inode()).collect() },
             _ if self.0.one_in(2) => {
                 Command::Reclaim { inodes: (0..self.0.below(300)).map(|_| self.inode()).collect() }

@@ -48,6 +48,7 @@ pub struct Model {
     pub sessions: BTreeMap<SessionId, ()>,
     pub segments: BTreeSet<SegmentId>,
     pub last_session: u64,
+    pub map_epoch: u64,
 }
 
 type Result<T> = std::result::Result<T, Errno>;
@@ -228,6 +229,11 @@ impl Model {
                 let kept = inodes.iter().filter(orphan).count();
                 Ok(Reply::Reclaimed { inodes: (inodes.len() - kept) as u64 })
             }
+            Command::SetShardMap(map) if map.epoch.0 == self.map_epoch + 1 => {
+                self.map_epoch += 1;
+                Ok(Reply::Done)
+            }
+            Command::SetShardMap(_) => Err(Errno::EAGAIN),
             Command::ForgetSegments { segments } => {
                 let dead = self.dead();
                 self.segments

@@ -29,7 +29,9 @@ pub(super) fn envelope(envelope: &Envelope) -> Result<(), FsError> {
 
 fn command(command: &Command, session: SessionId) -> Result<(), Errno> {
     match command {
-        Command::OpenSession | Command::Reclaim { .. } | Command::ForgetSegments { .. } => Err(Errno::EPERM),
+        Command::OpenSession | Command::Reclaim { .. } | Command::ForgetSegments { .. } | Command::SetShardMap(_) => {
+            Err(Errno::EPERM)
+        }
         Command::CloseSession { session: closed } => refuse(*closed != session, Errno::EPERM),
         Command::Create(create) => {
             refuse((create.mode | create.umask) & !MODE_BITS != 0, Errno::EINVAL)?;
@@ -126,7 +128,10 @@ pub(super) fn inodes(command: &Command) -> Vec<InodeId> {
         }
         Command::Commit(commit) => commit.files.iter().map(|f| f.inode).collect(),
         Command::ReleaseOrphans { inodes } | Command::Reclaim { inodes } => inodes.clone(),
-        Command::OpenSession | Command::CloseSession { .. } | Command::ForgetSegments { .. } => Vec::new(),
+        Command::OpenSession
+        | Command::CloseSession { .. }
+        | Command::ForgetSegments { .. }
+        | Command::SetShardMap(_) => Vec::new(),
     }
 }
 

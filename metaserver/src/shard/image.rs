@@ -87,16 +87,21 @@ pub(super) fn read<K: Kv>(
     slots: &SlotRange,
     chunks: &mut dyn Iterator<Item = Chunk>,
 ) -> Result<(), MachineError> {
+    erase(kv, slots)?;
+    for chunk in chunks {
+        kv.write(parse(chunk?, slots)?).map_err(MachineError::new)?;
+    }
+    Ok(())
+}
+
+/// Removes all of the shard's records.
+pub(super) fn erase<K: Kv>(kv: &Arc<K>, slots: &SlotRange) -> Result<(), MachineError> {
     let mut batch = Batch::default();
     batch.delete(keys::shard::applied_key(slots.shard));
     for (from, until) in ranges(slots) {
         batch.delete_range(from, until);
     }
-    kv.write(batch).map_err(MachineError::new)?;
-    for chunk in chunks {
-        kv.write(parse(chunk?, slots)?).map_err(MachineError::new)?;
-    }
-    Ok(())
+    kv.write(batch).map_err(MachineError::new)
 }
 
 fn parse(mut chunk: Bytes, slots: &SlotRange) -> Result<Batch, MachineError> {

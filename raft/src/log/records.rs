@@ -46,6 +46,14 @@ pub(crate) fn key(group: ShardId, kind: Kind, index: u64) -> [u8; 13] {
     key
 }
 
+/// The group in a record's key.
+pub(crate) fn group_of(key: &[u8]) -> Result<ShardId, String> {
+    match key.first_chunk() {
+        Some(group) => Ok(ShardId(u32::from_be_bytes(*group))),
+        None => Err(format!("log key of {} bytes", key.len())),
+    }
+}
+
 /// The index in an entry's key.
 pub(crate) fn index_of(key: &[u8]) -> Result<u64, String> {
     match key.get(5..).and_then(|rest| rest.try_into().ok()) {

@@ -1,0 +1,170 @@
+//! Brings replicas to where the map says they should be, and the map to where the planner says.
+//!
+//! Runs on every node; the leader of shard 0 changes the map, the leader of each shard the members of its group. Not here:
+//! what should be where (`planner.rs`). Invariants: a member is added before another is dropped; whatever is interrupted is
+//! done again, since each round starts from what there is.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pando_engine::read;
+use pando_types::request::{Replica, Request, Response};
+use pando_types::shard_map::ShardMap;
+use pando_types::{Command, Errno, FsError, NodeId, Reply, ShardId};
+use tracing::{info, warn};
+
+use super::planner;
+use crate::replicas::Replicas;
+use crate::shard::Shard;
+
+/// How often the cluster is looked over; a change of the map is looked at at once.
+const INTERVAL: Duration = Duration::from_millis(500);
+/// A new member has this long to catch up; then it is begun anew, from where it is.
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(60);
+/// A node that does not answer within this is not alive.
+const PING_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Works until it is dropped.
+pub(crate) async fn run(replicas: Arc<Replicas>) {
+    let mut changes = replicas.cluster.changes();
+    loop {
+        if tokio::time::timeout(INTERVAL, changes.changed()).await.is_ok_and(|changed| changed.is_err()) {
+            return;
+        }
+        for shard in replicas.shards().into_iter().filter(|shard| shard.group.is_leader()) {
+            if shard.id == ShardId(0) {
+                log_failure(plan(&replicas, &shard).await, "the shard map is left as it is for now");
+            }
+            log_failure(follow_map(&replicas, &shard).await, "the members of a shard are left as they are for now");
+        }
+    }
+}
+
+fn log_failure(result: Result<(), FsError>, what: &str) {
+    if let Err(error) = result {
+        warn!(%error, "{what}");
+    }
+}
+
+/// Changes the map by one step of the planner.
+async fn plan(replicas: &Replicas, root: &Shard) -> Result<(), FsError> {
+    let map = replicas.cluster.map()?;
+    let settled = map.nodes.len() == 1 && map.shards.iter().all(|shard| shard.replicas.len() == 1);
+    if settled {
+        return Ok(());
+    }
+    let found = ask_all(replicas, &map).await;
+    stop_former(replicas, root, &map, &found).await;
+    let alive = found.into_keys().collect();
+    let Some(next) = planner::next(&map, &alive) else { return Ok(()) };
+    for (old, new) in map.shards.iter().zip(&next.shards).filter(|(old, new)| old != new) {
+        info!(shard = %old.id, from = ?old.replicas, to = ?new.replicas, "replicas are moved");
+    }
+    set_map(root, next).await.map(|_| ())
+}
+
+/// Writes the next map; false if somebody else was faster.
+pub(crate) async fn set_map(root: &Shard, map: ShardMap) -> Result<bool, FsError> {
+    match root.proposer.propose_own(Command::SetShardMap(Box::new(map))).await? {
+        Reply::Done => Ok(true),
+        Reply::Refused(Errno::EAGAIN) => Ok(false),
+        other => Err(FsError::bug(format!("a shard map was answered with {other:?}"))),
+    }
+}
+
+/// The nodes that answer, with their replicas.
+async fn ask_all(replicas: &Replicas, map: &ShardMap) -> BTreeMap<NodeId, Vec<Replica>> {
+    let pings = map.nodes.iter().map(|node| async move {
+        if node.id == replicas.cluster.node {
+            return Some((node.id, replicas.list()));
+        }
+        let asked = replicas.nodes.ask(node.id, Request::Replicas);
+        match tokio::time::timeout(PING_TIMEOUT, asked).await {
+            Ok(Ok(Response::Replicas(held))) => Some((node.id, held)),
+            _ => None,
+        }
+    });
+    futures::future::join_all(pings).await.into_iter().flatten().collect()
+}
+
+/// A node that was away when its replica was dropped is told so.
+async fn stop_former(replicas: &Replicas, shard: &Shard, map: &ShardMap, found: &BTreeMap<NodeId, Vec<Replica>>) {
+    let Some(wanted) = map.shard(shard.id).map(|shard| &shard.replicas) else { return };
+    let members = shard.group.members();
+    for (node, held) in found {
+        let former = !wanted.contains(node) && !members.contains_key(node);
+        if former && held.iter().any(|replica| replica.shard == shard.id) {
+            let request = Request::StopReplica { cluster: replicas.cluster.id().to_owned(), shard: shard.id };
+            log_failure(
+                replicas.nodes.ask(*node, request).await.map(|_| ()),
+                "a former member keeps its replica for now",
+            );
+        }
+    }
+}
+
+/// Gives the shard the members that the map says, as far as it can.
+async fn follow_map(replicas: &Replicas, shard: &Shard) -> Result<(), FsError> {
+    let map = map_of_state(replicas, shard).await?;
+    let Some(wanted) = map.shard(shard.id).map(|shard| shard.replicas.clone()) else { return Ok(()) };
+    let mut members = shard.group.voters();
+    members.sort();
+    if members == wanted || wanted.is_empty() {
+        return Ok(());
+    }
+    if !wanted.contains(&replicas.cluster.node) {
+        return hand_over(shard, &wanted, &members).await;
+    }
+    let cluster = replicas.cluster.id().to_owned();
+    for node in wanted.iter().filter(|node| !members.contains(node)) {
+        let request = Request::StartReplica { cluster: cluster.clone(), shard: shard.id };
+        replicas.nodes.ask(*node, request).await?;
+    }
+    let address = |node: &NodeId| Some((*node, map.address_of(*node)?.to_owned()));
+    let next: BTreeMap<NodeId, String> = wanted.iter().filter_map(address).collect();
+    let changed = tokio::time::timeout(CHANGE_TIMEOUT, shard.group.change_members(next)).await;
+    let late = || FsError::unavailable("a new member has not caught up in time");
+    changed.map_err(|_| late())?.map_err(|e| FsError::unavailable(e.to_string()))?;
+    info!(shard = %shard.id, ?members, ?wanted, "the members of a shard have changed");
+    Ok(())
+}
+
+/// A leader that shall not be a member any more lets another one see to it.
+async fn hand_over(shard: &Shard, wanted: &[NodeId], members: &[NodeId]) -> Result<(), FsError> {
+    let Some(heir) = wanted.iter().find(|node| members.contains(node)) else {
+        return Err(FsError::unavailable("none of the wanted members is one yet"));
+    };
+    shard.group.transfer(*heir).await.map_err(|e| FsError::unavailable(e.to_string()))
+}
+
+/// The newest map: of shard 0's own state where it is led from here.
+async fn map_of_state(replicas: &Replicas, shard: &Shard) -> Result<Arc<ShardMap>, FsError> {
+    if shard.id == ShardId(0)
+        && let Some(map) = shard.read(|view| read::shard_map(view)).await?
+    {
+        return Ok(Arc::new(map));
+    }
+    replicas.cluster.map()
+}
+
+/// How often a node without a replica of shard 0 asks the others for the map.
+const ASK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Keeps the map of a node that does not hold shard 0's state fresh; works until it is dropped.
+pub(crate) async fn ask_for_map(replicas: Arc<Replicas>) {
+    let mut turn = 0;
+    loop {
+        tokio::time::sleep(ASK_INTERVAL).await;
+        if replicas.shard(ShardId(0)).is_some() {
+            continue;
+        }
+        let Ok(map) = replicas.cluster.map() else { continue };
+        let others: Vec<NodeId> = map.nodes.iter().map(|n| n.id).filter(|id| *id != replicas.cluster.node).collect();
+        let Some(node) = others.get(turn % others.len().max(1)) else { continue };
+        turn += 1;
+        if let Ok(Response::ShardMap(map)) = replicas.nodes.ask(*node, Request::ShardMap).await {
+            replicas.cluster.adopt(map);
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! The shard replicas of this node: started, found, stopped.
+//!
+//! Not here: which replicas a node should have (`placement/`). Invariant: a replica's tasks end before its group is stopped.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use pando_engine::kv::rocks::RocksKv;
+use pando_raft::{Host, PeerAnswer, RaftError};
+use pando_segments::Store;
+use pando_types::request::Replica;
+use pando_types::{FsError, ShardId};
+use tokio::sync::Mutex;
+use tokio::task::{AbortHandle, JoinHandle};
+use tracing::{info, warn};
+
+use crate::cluster::Cluster;
+use crate::gc::Collector;
+use crate::peers::Nodes;
+use crate::sessions;
+use crate::shard::{Running, Shard, ShardError};
+
+/// The proposals still under way when the server stops get this long.
+const PROPOSALS_GRACE: Duration = Duration::from_secs(5);
+/// Those of a replica that is no member any more: they cannot succeed.
+const FORMER_GRACE: Duration = Duration::from_millis(200);
+
+/// See the module.
+pub(crate) struct Replicas {
+    pub cluster: Arc<Cluster>,
+    pub nodes: Arc<Nodes>,
+    pub host: Host,
+    pub kv: Arc<RocksKv>,
+    pub store: Store,
+    /// Silence after which a session is ended.
+    pub session_ttl: Duration,
+    pub running: RwLock<BTreeMap<ShardId, Entry>>,
+    /// One replica is started or stopped at a time.
+    pub changing: Mutex<()>,
+}
+
+/// A running replica.
+pub(crate) struct Entry {
+    shard: Arc<Shard>,
+    collector: Arc<Collector>,
+    tasks: Tasks,
+    proposing: JoinHandle<()>,
+}
+
+/// Background tasks; they end when this is dropped.
+struct Tasks(Vec<AbortHandle>);
+
+impl Drop for Tasks {
+    fn drop(&mut self) {
+        self.0.iter().for_each(AbortHandle::abort);
+    }
+}
+
+impl Replicas {
+    /// The replica of a shard.
+    pub fn shard(&self, id: ShardId) -> Option<Arc<Shard>> {
+        self.read(|running| running.get(&id).map(|entry| entry.shard.clone()))
+    }
+
+    /// All of them.
+    pub fn shards(&self) -> Vec<Arc<Shard>> {
+        self.read(|running| running.values().map(|entry| entry.shard.clone()).collect())
+    }
+
+    /// What collects the garbage of a shard.
+    pub fn collector(&self, id: ShardId) -> Option<Arc<Collector>> {
+        self.read(|running| running.get(&id).map(|entry| entry.collector.clone()))
+    }
+
+    /// What other nodes may know of them.
+    pub fn list(&self) -> Vec<Replica> {
+        let replica = |shard: &Arc<Shard>| Replica {
+            shard: shard.id,
+            leader: shard.group.leader(),
+            term: shard.group.term(),
+            applied: shard.group.applied_index(),
+            members: shard.group.members().into_keys().collect(),
+        };
+        self.shards().iter().map(replica).collect()
+    }
+
+    /// A message for a replica here.
+    pub async fn receive(&self, shard: ShardId, message: &[u8]) -> PeerAnswer {
+        self.host.receive(shard, message).await
+    }
+
+    /// Starts a replica of a shard that this node is new to, unless it runs already.
+    pub async fn start_new(&self, id: ShardId) -> Result<Arc<Shard>, FsError> {
+        let failed = |e: &dyn std::fmt::Display| FsError::unavailable(e.to_string());
+        if self.shard(id).is_none() && !self.host.recorded().map_err(|e| failed(&e))?.contains(&id) {
+            crate::shard::erase(&self.kv, id).map_err(|e| failed(&e))?;
+        }
+        self.start(id).await.map_err(|e| failed(&e))
+    }
+
+    /// Starts a replica, unless it runs already.
+    pub async fn start(&self, id: ShardId) -> Result<Arc<Shard>, ShardError> {
+        let _alone = self.changing.lock().await;
+        if let Some(shard) = self.shard(id) {
+            return Ok(shard);
+        }
+        let Running { shard, effects, proposing } =
+            Shard::start(&self.host, id, self.cluster.clone(), self.nodes.clone(), self.kv.clone()).await?;
+        let collector = Arc::new(Collector::new(shard.clone(), self.store.clone()));
+        let tasks = Tasks(vec![
+            tokio::spawn(sessions::expire(shard.clone(), self.session_ttl)).abort_handle(),
+            tokio::spawn(collector.clone().run(effects)).abort_handle(),
+            tokio::spawn(collector.clone().run_leaks()).abort_handle(),
+        ]);
+        let entry = Entry { shard: shard.clone(), collector, tasks, proposing };
+        self.running.write().unwrap_or_else(PoisonError::into_inner).insert(id, entry);
+        info!(shard = %id, "this node has a replica");
+        Ok(shard)
+    }
+
+    /// Stops a replica; one that does not run is fine.
+    pub async fn stop(&self, id: ShardId) -> Result<(), FsError> {
+        let _alone = self.changing.lock().await;
+        if self.take(id, FORMER_GRACE).await {
+            let failed = |e: RaftError| FsError::unavailable(e.to_string());
+            self.host.stop(id).await.map_err(failed)?;
+            // Without a log it is not started again; its state goes when the node is asked to hold the shard anew.
+            self.host.erase(id).await.map_err(failed)?;
+            info!(shard = %id, "this node has no replica any more");
+        }
+        Ok(())
+    }
+
+    /// Stops everything; nothing can be started afterwards.
+    pub async fn shutdown(&self) -> Result<(), RaftError> {
+        let _alone = self.changing.lock().await;
+        // Ids alone: a shard that is held here would never end.
+        let ids: Vec<ShardId> = self.read(|running| running.keys().copied().collect());
+        for id in ids {
+            self.take(id, PROPOSALS_GRACE).await;
+        }
+        self.host.shutdown().await
+    }
+
+    /// Ends what runs for a replica but its group; tells whether there was anything.
+    async fn take(&self, id: ShardId, grace: Duration) -> bool {
+        let entry = self.running.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        let Some(Entry { shard, collector, tasks, proposing }) = entry else { return false };
+        drop((tasks, collector, shard));
+        if tokio::time::timeout(grace, proposing).await.is_err() {
+            warn!(shard = %id, "changes were still under way when the replica stopped");
+        }
+        true
+    }
+
+    fn read<T>(&self, look: impl FnOnce(&BTreeMap<ShardId, Entry>) -> T) -> T {
+        look(&self.running.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
