@@ -4,6 +4,7 @@
 //! Not here: tests. Nothing in this package is part of the product.
 
 pub mod bytes;
+pub mod cluster;
 pub mod pando;
 pub mod spawn;
 pub mod sys;

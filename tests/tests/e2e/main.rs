@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod crash;
+mod failover;
 mod faults;
 mod lifecycle;
 mod posix_attrs;

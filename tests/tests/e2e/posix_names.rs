@@ -396,3 +396,23 @@ fn absent_names_are_told_again_and_again_and_appear_when_made() {
         refused(fs::metadata(&path), libc::ENOENT);
     }
 }
+
+/// The answer to another's look at the directory, begun before a change, must not be remembered after it.
+#[test]
+fn a_directory_shows_a_change_at_once_however_many_others_change_it() {
+    let place = Place::new("busy");
+    let time = |path: &Path| fs::metadata(path).map(|m| ((m.mtime(), m.mtime_nsec()), (m.ctime(), m.ctime_nsec())));
+    let (place, time) = (&place, &time);
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            scope.spawn(move || {
+                for n in 0..600 {
+                    let child = place.path(&format!("d{thread}-{n}"));
+                    fs::create_dir(&child).unwrap();
+                    let ((changed, _), (_, made)) = (time(&place.dir).unwrap(), time(&child).unwrap());
+                    assert!(changed >= made, "the directory is of {changed:?}, its newest entry of {made:?}");
+                }
+            });
+        }
+    });
+}
