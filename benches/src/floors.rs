@@ -4,13 +4,14 @@
 
 use serde_json::{Value, json};
 
+use crate::cluster;
 use crate::report::Results;
 use crate::targets::{JUICEFS, PANDO};
 
 /// One floor and what came.
 #[derive(Debug)]
 pub struct Floor {
-    metric: &'static str,
+    metric: String,
     /// In words.
     wanted: String,
     least: Option<f64>,
@@ -41,20 +42,35 @@ const RELATIVE: [(&str, f64); 6] = [
 /// Metric and figure.
 const ABSOLUTE: [(&str, f64); 1] = [(crate::engine::CREATE, 100_000.0)];
 
+/// Share of the bare groups' rate.
+const REPLICATED_SHARE: f64 = 0.5;
+
 pub fn check(results: &Results) -> Vec<Floor> {
     let relative = RELATIVE.map(|(metric, factor)| Floor {
-        metric,
+        metric: metric.into(),
         wanted: format!("{factor} x juicefs"),
         least: results.median(metric, JUICEFS).map(|theirs| theirs * factor),
         got: results.median(metric, PANDO),
     });
     let absolute = ABSOLUTE.map(|(metric, least)| Floor {
-        metric,
+        metric: metric.into(),
         wanted: format!("{least}"),
         least: Some(least),
         got: results.median(metric, PANDO),
     });
-    relative.into_iter().chain(absolute).collect()
+    // Of what consensus alone makes on as many nodes, half must be left for the whole metadata path.
+    let replicated = cluster::WRITERS.map(|writers| {
+        let metric = cluster::create_metric(cluster::NODES, writers);
+        Floor {
+            wanted: format!("{REPLICATED_SHARE} x raft alone"),
+            least: results
+                .median(&cluster::raft_metric(cluster::NODES, writers), PANDO)
+                .map(|alone| alone * REPLICATED_SHARE),
+            got: results.median(&metric, PANDO),
+            metric,
+        }
+    });
+    relative.into_iter().chain(absolute).chain(replicated).collect()
 }
 
 pub fn print(floors: &[Floor]) {

@@ -5,6 +5,7 @@
 //! Invariants: targets are measured in turn within each repetition, so that a slow minute hits them all; whatever is
 //! started is ended by its process id and its mount freed, also after Ctrl-C or a panic.
 
+mod cluster;
 mod engine;
 mod floors;
 mod load;
@@ -51,6 +52,11 @@ fn main() -> Result<()> {
     if options.wants("engine") {
         for _ in 0..options.repetitions {
             engine::measure(&mut results, &options, work.path())?;
+        }
+    }
+    if options.wants("cluster") {
+        for _ in 0..options.repetitions {
+            cluster::measure(&mut results, &options, work.path())?;
         }
     }
     if options.phases().next().is_some() {

@@ -11,7 +11,7 @@ pub const HELP: &str = "usage: ./dev bench [options]
   --dir DIR     where everything is stored, on the disk to be measured (default: /var/tmp)
   --reps N      repetitions of each measurement; the median counts (default: 3)
   --scale N     divide all counts and sizes by N, for a short look (default: 1)
-  --only LIST   some of: engine,names,tar,fsync,stream (default: all)
+  --only LIST   some of: engine,cluster,names,tar,fsync,stream (default: all)
   --on LIST     some of: pando,local,juicefs (default: all that are there)
   --json FILE   where the results go (default: benches/results/TIME.json)
 JuiceFS over Redis is measured too where `juicefs` (PATH, JUICEFS, or a virtual environment in the cache folder) and
@@ -45,7 +45,7 @@ impl Options {
                 _ => bail!("unknown option {arg}"),
             }
         }
-        let phases = ["engine", "names", "tar", "fsync", "stream"];
+        let phases = ["engine", "cluster", "names", "tar", "fsync", "stream"];
         let known = [("--only", &options.only, &phases[..]), ("--on", &options.on, &[PANDO, LOCAL, JUICEFS])];
         for (option, given, known) in known {
             if let Some(unknown) = given.iter().find(|name| !known.contains(&name.as_str())) {
