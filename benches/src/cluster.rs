@@ -11,9 +11,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use pando_client::{Meta, RetryPolicy};
+use pando_engine::kv::rocks::RocksKv;
+use pando_engine::{Batch, Kv};
 use pando_metaserver::{Config, Server};
 use pando_raft::{
-    Group, Host, ImageSource, Machine, MachineError, Options as RaftOptions, PeerAnswer, PeerError, Peers,
+    Group, Host, ImageSource, Machine, MachineError, Options as RaftOptions, PeerAnswer, PeerError, Peers, ProposeError,
 };
 use pando_rpc::{Handler, Pool, Server as RpcServer};
 use pando_types::command::{Create, NewNode};
@@ -81,8 +83,12 @@ where
     Ok(next.load(Ordering::Relaxed) as f64 / start.elapsed().as_secs_f64())
 }
 
-/// Keeps the last payload; what it does not keep is the difference to the engine.
-struct Nothing(Option<Vec<u8>>);
+/// Puts each payload into RocksDB, without a WAL of its own, as the engine does with what it makes of a command.
+struct Puts {
+    kv: RocksKv,
+    mark: Option<Vec<u8>>,
+    next: u64,
+}
 
 struct Empty;
 
@@ -92,18 +98,25 @@ impl ImageSource for Empty {
     }
 }
 
-impl Machine for Nothing {
+impl Machine for Puts {
     fn applied(&self) -> Option<Vec<u8>> {
-        self.0.clone()
+        self.mark.clone()
     }
 
     fn apply(&mut self, mark: &[u8], payloads: &[bytes::Bytes]) -> Result<Vec<bytes::Bytes>, MachineError> {
-        self.0 = Some(mark.to_vec());
+        let mut batch = Batch::default();
+        for payload in payloads {
+            batch.put(self.next.to_be_bytes().to_vec(), payload.to_vec());
+            self.next += 1;
+        }
+        batch.put(b"mark".to_vec(), mark.to_vec());
+        self.kv.write(batch).map_err(MachineError::new)?;
+        self.mark = Some(mark.to_vec());
         Ok(payloads.iter().map(|_| bytes::Bytes::new()).collect())
     }
 
     fn flush(&mut self) -> Result<(), MachineError> {
-        Ok(())
+        self.kv.flush().map_err(MachineError::new)
     }
 
     fn write_image(&mut self) -> Result<Box<dyn ImageSource>, MachineError> {
@@ -115,7 +128,7 @@ impl Machine for Nothing {
         mark: &[u8],
         _: &mut dyn Iterator<Item = Result<bytes::Bytes, MachineError>>,
     ) -> Result<(), MachineError> {
-        self.0 = Some(mark.to_vec());
+        self.mark = Some(mark.to_vec());
         Ok(())
     }
 }
@@ -172,8 +185,10 @@ async fn raft_alone(results: &mut Results, folder: &Path, nodes: u64, time: Dura
         let server = RpcServer::bind("127.0.0.1:0", false, receiver.clone()).await?;
         let host = Arc::new(Host::open(&folder.join(node.to_string()), RaftOptions::default())?);
         receiver.0.get_or_init(|| host.clone());
+        let kv = RocksKv::open(&folder.join(format!("state-{node}")), 64 << 20)?;
+        let machine = Puts { kv, mark: None, next: 0 };
         members.insert(NodeId(node), server.address().to_string());
-        groups.push(host.start(GROUP, NodeId(node), Nothing(None), Arc::new(Wire::default())).await?);
+        groups.push(host.start(GROUP, NodeId(node), machine, Arc::new(Wire::default())).await?);
         servers.push(server);
         hosts.push(host);
     }
@@ -185,7 +200,19 @@ async fn raft_alone(results: &mut Results, folder: &Path, nodes: u64, time: Dura
         let (leader, payload) = (leader.clone(), payload.clone());
         let call = move |_| {
             let (leader, payload) = (leader.clone(), payload.clone());
-            async move { leader.propose(payload).await.map(|_| ()).map_err(|e| anyhow!(e)) }
+            async move {
+                // As a client would: what is not confirmed is asked again.
+                loop {
+                    match leader.propose(payload.clone()).await {
+                        Ok(_) => return Ok(()),
+                        Err(ProposeError::Unavailable(why)) => {
+                            eprintln!("raft alone: {why}");
+                            tokio::time::sleep(Duration::from_millis(5)).await;
+                        }
+                        Err(error) => return Err(anyhow!(error)),
+                    }
+                }
+            }
         };
         results.add(&raft_metric(nodes, writers), "ops/s", PANDO, rate(writers, time, call).await?);
     }

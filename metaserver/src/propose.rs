@@ -25,7 +25,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tracing::error;
 
 /// Entries that may be under way at once.
-const ENTRIES_IN_FLIGHT: usize = 2;
+const ENTRIES_IN_FLIGHT: usize = 4;
 /// A command without a reply after this is answered as unavailable; its client asks again with the same op id.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
 /// What a client is told to wait when the queue is full, in milliseconds: several entries' worth.
