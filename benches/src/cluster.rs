@@ -20,6 +20,7 @@ use pando_raft::{
 use pando_rpc::{Handler, Pool, Server as RpcServer};
 use pando_types::command::{Create, NewNode};
 use pando_types::request::{Request, RequestMessage, Response, ResponseMessage};
+use pando_types::shard_map::ClusterTag;
 use pando_types::{FileName, FsError, Generation, InodeId, MapEpoch, NodeId, ShardId, SlotId};
 use tokio::runtime::Runtime;
 
@@ -168,7 +169,8 @@ impl Peers for Wire {
         let (pool, address) = (self.0.clone(), address.to_owned());
         Box::pin(async move {
             let request = Request::Raft { cluster: String::new(), shard, message };
-            let message = RequestMessage { epoch: MapEpoch(0), generation: Generation::FIRST, request };
+            let (cluster, epoch) = (ClusterTag::UNKNOWN, MapEpoch(0));
+            let message = RequestMessage { cluster, epoch, generation: Generation::FIRST, request };
             match pool.call(&address, &message, timeout).await.map(|answer| answer.result) {
                 Ok(Ok(Response::Raft(answer))) => Ok(answer),
                 other => Err(PeerError::Unreachable(format!("{other:?}"))),

@@ -347,7 +347,12 @@ impl Meta {
 
 impl Inner {
     fn message(&self, request: Request) -> RequestMessage {
-        RequestMessage { epoch: self.router.epoch(), generation: self.router.generation(), request }
+        RequestMessage {
+            cluster: self.router.cluster(),
+            epoch: self.router.epoch(),
+            generation: self.router.generation(),
+            request,
+        }
     }
 
     async fn call(&self, slot: SlotId, request: Request, deadline: Instant) -> Result<Response, FsError> {

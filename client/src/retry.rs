@@ -80,6 +80,7 @@ pub(crate) fn call<'a>(
         let mut tries = Tries { perhaps_done: false, failed: 0, redirects: 0 };
         loop {
             let address = router.address(slot);
+            message.cluster = router.cluster();
             message.epoch = router.epoch();
             message.generation = router.generation();
             let left = deadline.saturating_duration_since(Instant::now());
@@ -138,6 +139,8 @@ impl Tries {
                 if self.redirects <= REDIRECTS_AT_ONCE && router.address(slot) != address {
                     return Next::Again;
                 }
+                // It knows no better; somebody else may.
+                router.unavailable(slot, address);
                 Next::After(self.backoff(policy), error.detail)
             }
             ErrorKind::Unavailable => {

@@ -8,7 +8,7 @@ use std::sync::{PoisonError, RwLock};
 
 use pando_rpc::Pool;
 use pando_types::epoch::{Generation, MapEpoch};
-use pando_types::shard_map::ShardMap;
+use pando_types::shard_map::{ClusterTag, ShardMap};
 use pando_types::{NodeId, ShardId, SlotId};
 
 /// The routing state of a client.
@@ -29,6 +29,8 @@ struct Table {
     map: Option<ShardMap>,
     /// Whom to ask for a shard, where that is not the leader of the map.
     choice: HashMap<ShardId, Choice>,
+    /// Leaders of the map that could not answer: whoever still names them is behind.
+    failed: HashMap<ShardId, NodeId>,
 }
 
 /// Places to ask are the replicas in the map's order, then the seed.
@@ -61,6 +63,11 @@ impl Router {
         self.read(|t| t.map.as_ref().map_or(MapEpoch(0), |m| m.epoch))
     }
 
+    /// Whose map is in use; unknown before there is one.
+    pub(crate) fn cluster(&self) -> ClusterTag {
+        self.read(|t| t.map.as_ref().map_or(ClusterTag::UNKNOWN, |m| m.cluster))
+    }
+
     /// Highest generation seen.
     pub(crate) fn generation(&self) -> Generation {
         Generation(self.generation.load(Ordering::Relaxed))
@@ -91,18 +98,22 @@ impl Router {
         .unwrap_or_else(|| self.seeds[self.seed.load(Ordering::Relaxed) % self.seeds.len()].clone())
     }
 
-    /// Takes a map that a server sent; false if it is invalid or older than the one in use.
+    /// Takes a map that a server sent; false if it is invalid, older than the one in use, or of another cluster.
     pub(crate) fn adopt(&self, map: ShardMap) -> bool {
         if let Err(problem) = map.validate() {
             tracing::warn!(problem, "ignoring a shard map from a server");
             return false;
         }
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
-        if table.map.as_ref().is_some_and(|m| m.epoch > map.epoch) {
+        if table.map.as_ref().is_some_and(|m| m.epoch > map.epoch || m.cluster != map.cluster) {
             return false;
         }
+        let same = table.map.as_ref().is_some_and(|m| m.epoch == map.epoch);
+        let Table { choice, failed, .. } = &mut *table;
+        let still = |id: ShardId| same && failed.contains_key(&id) && failed.get(&id).copied() == leader_of(&map, id);
+        choice.retain(|id, _| still(*id));
+        failed.retain(|id, _| choice.contains_key(id));
         table.map = Some(map);
-        table.choice.clear();
         true
     }
 
@@ -140,12 +151,19 @@ impl Router {
             Some(Choice::Replica(now)) => after(&shard.replicas, now),
             None => shard.leader.map_or(shard.replicas.get(1).copied(), |now| after(&shard.replicas, now)),
         };
+        if let (None, Some(leader)) = (table.choice.get(&shard.id), shard.leader) {
+            table.failed.insert(shard.id, leader);
+        }
         table.choice.insert(shard.id, next.map_or(Choice::Seed, Choice::Replica));
     }
 
     fn read<T>(&self, look: impl FnOnce(&Table) -> T) -> T {
         look(&self.table.read().unwrap_or_else(PoisonError::into_inner))
     }
+}
+
+fn leader_of(map: &ShardMap, shard: ShardId) -> Option<NodeId> {
+    map.shard(shard)?.leader
 }
 
 /// The replica after this one, if it is not the last.
@@ -208,6 +226,24 @@ mod tests {
         assert_eq!(asked, ["a:1", "b:1", "a:1"]);
     }
 
+    /// A server that is behind names the dead leader for ever; that must not keep the client from the others.
+    #[test]
+    fn a_leader_that_failed_is_not_asked_again_because_somebody_still_names_it() {
+        let router = Router::new(["seed:1"], Pool::new());
+        let led_by = |leader| three_replicas().led_by(ShardId(0), Some(NodeId(leader)));
+        assert!(router.adopt(led_by(3)));
+        let mut asked = Vec::new();
+        for _ in 0..4 {
+            let address = router.address(SlotId(0));
+            router.unavailable(SlotId(0), &address);
+            router.adopt(led_by(3));
+            asked.push(address);
+        }
+        assert_eq!(asked, ["c:1", "seed:1", "a:1", "b:1"]);
+        router.adopt(led_by(2));
+        assert_eq!(router.address(SlotId(0)), "b:1", "another leader is news");
+    }
+
     #[test]
     fn the_map_never_goes_back() {
         let router = Router::new(["seed:1"], Pool::new());
@@ -217,6 +253,9 @@ mod tests {
         assert!(router.adopt(new));
         assert!(!router.adopt(three_replicas()));
         assert_eq!(router.address(SlotId(0)), "c:1");
+        let mut others = three_replicas();
+        (others.epoch, others.cluster) = (MapEpoch(9), ClusterTag::of("another"));
+        assert!(!router.adopt(others));
         let mut broken = three_replicas();
         broken.epoch = MapEpoch(9);
         broken.ranges.clear();

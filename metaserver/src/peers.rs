@@ -11,6 +11,7 @@ use futures::future::BoxFuture;
 use pando_raft::{PeerAnswer, PeerError, Peers};
 use pando_rpc::{Pool, RpcError};
 use pando_types::request::{Request, RequestMessage, Response};
+use pando_types::shard_map::ClusterTag;
 use pando_types::{ErrorKind, FsError, Generation, MapEpoch, NodeId, ShardId};
 use tokio::time::Instant;
 
@@ -103,5 +104,5 @@ pub(crate) async fn ask_leader(seeds: &[String], request: &Request, patience: Du
 
 /// A request to a node itself, whatever map it has.
 fn unrouted(request: Request) -> RequestMessage {
-    RequestMessage { epoch: MapEpoch(0), generation: Generation::FIRST, request }
+    RequestMessage { cluster: ClusterTag::UNKNOWN, epoch: MapEpoch(0), generation: Generation::FIRST, request }
 }

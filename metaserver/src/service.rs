@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use pando_rpc::Handler;
 use pando_types::request::{Request, RequestMessage, Response, ResponseMessage};
-use pando_types::shard_map::ShardMap;
+use pando_types::shard_map::{ClusterTag, ShardMap};
 use pando_types::{Errno, ErrorKind, FsError, Generation, InodeId, MapEpoch, ShardId};
 
 use crate::replicas::Replicas;
@@ -42,6 +42,7 @@ impl Service {
 
     async fn answer(&self, message: RequestMessage) -> Result<Response, FsError> {
         let (epoch, here) = (message.epoch, &*self.replicas()?);
+        check_cluster(here, message.cluster)?;
         match message.request {
             Request::ShardMap => here.hinted_map().map(Response::ShardMap),
             Request::Mount => Ok(Response::Mount(here.cluster.mount.clone())),
@@ -109,11 +110,18 @@ impl Replicas {
     /// The map with the leaders that are known here.
     pub(crate) fn hinted_map(&self) -> Result<ShardMap, FsError> {
         let map = ShardMap::clone(&*self.cluster.map()?);
-        Ok(self.shards().iter().fold(map, |map, shard| match shard.group.leader() {
-            Some(leader) => map.led_by(shard.id, Some(leader)),
-            None => map,
-        }))
+        Ok(self.shards().iter().fold(map, |map, shard| map.led_by(shard.id, shard.group.leader())))
     }
+}
+
+/// A client that was connected to another cluster, whose server had this address before, must not write into this one.
+fn check_cluster(here: &Replicas, cluster: ClusterTag) -> Result<(), FsError> {
+    if cluster == ClusterTag::UNKNOWN || cluster == ClusterTag::of(here.cluster.id()) {
+        return Ok(());
+    }
+    let detail =
+        "another cluster's server has this address now; unmount, and mount the cluster that is meant".to_owned();
+    Err(FsError { kind: ErrorKind::User, errno: Errno::EIO, detail })
 }
 
 fn redirect(map: ShardMap) -> FsError {

@@ -8,6 +8,9 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Output};
 use std::time::{Duration, Instant};
 
+use pando_types::request::{Replica, Request, RequestMessage, Response};
+use pando_types::shard_map::ClusterTag;
+use pando_types::{Generation, MapEpoch};
 use serde_json::Value;
 
 use crate::pando::{DEADLINE, binary, run, scratch, start_ready, text, wait_for};
@@ -206,6 +209,22 @@ impl Cluster {
         assert!(output.status.success(), "pando fsck: {}", text(&output));
     }
 
+    /// What each running node knows of the replicas, for messages.
+    fn views(&self) -> String {
+        let ask = |address: &str| -> Option<Vec<Replica>> {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
+            let (cluster, epoch, generation) = (ClusterTag::UNKNOWN, MapEpoch(0), Generation::FIRST);
+            let message = RequestMessage { cluster, epoch, generation, request: Request::Replicas };
+            let pool = pando_rpc::Pool::new();
+            match runtime.block_on(pool.call(address, &message, Duration::from_secs(2))).ok()?.result {
+                Ok(Response::Replicas(replicas)) => Some(replicas),
+                _ => None,
+            }
+        };
+        let running = self.members.iter().enumerate().filter(|(_, member)| member.child.is_some());
+        running.map(|(at, member)| format!("node {}: {:?}\n", at + 1, ask(&member.address))).collect()
+    }
+
     fn logs(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(&self.root).into_iter().flatten().flatten().map(|entry| entry.path());
         let mut logs: Vec<_> = entries.filter(|path| path.extension().is_some_and(|e| e == "err")).collect();
@@ -217,6 +236,7 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         if std::thread::panicking() {
+            eprintln!("{}", self.views());
             for log in self.logs() {
                 let said = fs::read_to_string(&log).unwrap_or_default();
                 let tail: Vec<&str> = said.lines().rev().take(8).collect();

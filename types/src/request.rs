@@ -14,11 +14,13 @@ use crate::error::FsError;
 use crate::extent::Extent;
 use crate::ids::{InodeId, NodeId, SegmentId, SessionId, ShardId};
 use crate::name::{FileName, XattrName};
-use crate::shard_map::{Labels, ShardMap};
+use crate::shard_map::{ClusterTag, Labels, ShardMap};
 
 /// A request with what its sender knows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RequestMessage {
+    /// Whose shard map it was routed by.
+    pub cluster: ClusterTag,
     /// The shard map it was routed by.
     pub epoch: MapEpoch,
     /// The highest generation its sender has seen.

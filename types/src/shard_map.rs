@@ -26,6 +26,24 @@ pub struct ShardMap {
     pub next_node: NodeId,
     /// How many replicas a shard should have while there are so many nodes.
     pub replicas: u8,
+    /// Whose map it is.
+    pub cluster: ClusterTag,
+}
+
+/// Tells clusters apart in every message: an address may be given to another cluster's server while a mount uses it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct ClusterTag(pub u64);
+
+impl ClusterTag {
+    /// Of a sender that has no map yet.
+    pub const UNKNOWN: ClusterTag = ClusterTag(0);
+
+    /// Of a cluster's id (FNV-1a, 64 bits).
+    pub fn of(id: &str) -> ClusterTag {
+        ClusterTag(
+            id.bytes().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3)).max(1),
+        )
+    }
 }
 
 /// Slots `[first, last]` of a shard.
@@ -86,6 +104,7 @@ impl ShardMap {
             nodes: vec![Node { id: node, address, labels: Labels::default(), draining: false }],
             next_node: NodeId(node.0 + 1),
             replicas: REPLICAS_DEFAULT,
+            cluster: ClusterTag::UNKNOWN,
         }
     }
 

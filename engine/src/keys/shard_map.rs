@@ -40,7 +40,7 @@ mod tests {
         let map = ShardMap::single(NodeId(1), "h:1".into());
         let value = encode(&map);
         let golden: &[u8] =
-            &[1, 1, 1, 1, 0, 255, 255, 63, 0, 1, 0, 1, 1, 1, 1, 1, 1, 3, b'h', b':', b'1', 0, 0, 0, 0, 2, 3];
+            &[1, 1, 1, 1, 0, 255, 255, 63, 0, 1, 0, 1, 1, 1, 1, 1, 1, 3, b'h', b':', b'1', 0, 0, 0, 0, 2, 3, 0];
         assert_eq!(value, golden);
         assert_eq!(decode(&value).unwrap(), map);
         assert!(decode(&value[..value.len() - 1]).is_err());

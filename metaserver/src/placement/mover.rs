@@ -164,7 +164,9 @@ pub(crate) async fn ask_for_map(replicas: Arc<Replicas>) {
         let Some(node) = others.get(turn % others.len().max(1)) else { continue };
         turn += 1;
         if let Ok(Response::ShardMap(map)) = replicas.nodes.ask(*node, Request::ShardMap).await {
-            replicas.cluster.adopt(map);
+            // Who leads is known to the members; here it would grow old.
+            let ids: Vec<ShardId> = map.shards.iter().map(|shard| shard.id).collect();
+            replicas.cluster.adopt(ids.into_iter().fold(map, |map, id| map.led_by(id, None)));
         }
     }
 }

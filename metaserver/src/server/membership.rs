@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use pando_engine::read;
 use pando_types::request::{Join, Request, Response};
-use pando_types::shard_map::{Labels, ShardMap};
+use pando_types::shard_map::{ClusterTag, Labels, ShardMap};
 use pando_types::{ErrorKind, FsError, NodeId, ShardId};
 use tracing::{error, warn};
 
@@ -84,6 +84,7 @@ async fn settle_alone(replicas: &Replicas, root: &Shard, config: &Config, addres
     }
     let mut map = ShardMap::single(FOUNDER, address.to_owned());
     map.replicas = config.replicas;
+    map.cluster = ClusterTag::of(replicas.cluster.id());
     map.nodes[0].labels = config.labels.clone();
     match mover::set_map(root, map).await? {
         true => Ok(()),

@@ -8,6 +8,7 @@ use pando_rpc::Pool;
 use pando_segments::Writer;
 use pando_types::command::{Commit, CommitContent, Create, FileCommit, NewNode, NewSegment, Rename, RenameMode};
 use pando_types::request::{Collected, DirectoryPage, Request, RequestMessage, Response};
+use pando_types::shard_map::ClusterTag;
 use pando_types::{
     Attr, Command, Envelope, Errno, ErrorKind, Extent, FileName, Generation, InodeId, MapEpoch, OpId, Reply, SegmentId,
     SessionId, SlotId,
@@ -84,7 +85,8 @@ impl Client {
     }
 
     async fn ask_by(&self, epoch: MapEpoch, request: Request) -> Result<Response, FsError> {
-        let message = RequestMessage { epoch, generation: Generation::FIRST, request };
+        let cluster = ClusterTag::UNKNOWN;
+        let message = RequestMessage { cluster, epoch, generation: Generation::FIRST, request };
         self.pool.call(&self.address, &message, Duration::from_secs(20)).await.unwrap().result
     }
 

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use pando_types::limits::FRAME_BYTES_MAX;
 use pando_types::request::{Request, Response};
+use pando_types::shard_map::ClusterTag;
 use pando_types::{Errno, ErrorKind, FsError, Generation, InodeId, MapEpoch, SessionId};
 
 use super::*;
@@ -41,7 +42,7 @@ impl Handler for Echo {
 }
 
 fn message(request: Request) -> RequestMessage {
-    RequestMessage { epoch: MapEpoch(1), generation: Generation::FIRST, request }
+    RequestMessage { cluster: ClusterTag::UNKNOWN, epoch: MapEpoch(1), generation: Generation::FIRST, request }
 }
 
 fn ask(inode: u64) -> RequestMessage {

@@ -84,6 +84,24 @@ impl Drop for Wired {
 }
 
 #[test]
+fn a_mount_does_not_go_on_in_another_cluster_that_got_its_servers_address() {
+    if plain_dir().is_some() {
+        return;
+    }
+    let mut wired = Wired::start(1);
+    fs::write(wired.mount(0).join("here"), b"x").unwrap();
+    wired.kill_server();
+    fs::rename(wired.scratch.path().join("meta"), wired.scratch.path().join("kept")).unwrap();
+    wired.start_server();
+    refused(fs::write(wired.mount(0).join("there"), b"x"), libc::EIO);
+    wired.kill_server();
+    fs::remove_dir_all(wired.scratch.path().join("meta")).unwrap();
+    fs::rename(wired.scratch.path().join("kept"), wired.scratch.path().join("meta")).unwrap();
+    wired.start_server();
+    fs::write(wired.mount(0).join("there"), b"x").unwrap();
+}
+
+#[test]
 fn what_one_mount_closed_another_sees_on_open() {
     if plain_dir().is_some() {
         return;
