@@ -130,7 +130,7 @@ pub fn sqlite_agrees(dir: &Path, local: &Path, transactions: u32) {
 #[test]
 fn sqlite_keeps_its_transactions() {
     let place = Place::new("sqlite");
-    sqlite_agrees(&place.dir, scratch().path(), 500);
+    sqlite_agrees(&place.dir, scratch().path(), 2000);
 }
 
 #[test]
