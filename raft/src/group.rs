@@ -169,6 +169,12 @@ impl Group {
         self.0.metrics.borrow_watched().membership_config.voter_ids().map(NodeId).collect()
     }
 
+    /// Whether the members that this replica knows are committed, so that no earlier ones can come back.
+    pub fn has_settled_members(&self) -> bool {
+        let metrics = self.0.metrics.borrow_watched();
+        metrics.membership_config.log_id() == metrics.committed_membership_config.log_id()
+    }
+
     /// Makes `members` the voters: new ones are first brought up to date as learners. To be called on the leader.
     pub fn change_members(&self, members: BTreeMap<NodeId, String>) -> BoxFuture<'_, Result<(), RaftError>> {
         Box::pin(async move {

@@ -92,6 +92,10 @@ async fn ask_all(replicas: &Replicas, map: &ShardMap) -> BTreeMap<NodeId, Vec<Re
 async fn stop_former(replicas: &Replicas, shard: &Shard, map: &ShardMap, found: &BTreeMap<NodeId, Vec<Replica>>) {
     let Some(wanted) = map.shard(shard.id).map(|shard| &shard.replicas) else { return };
     let members = shard.group.members();
+    // Before the change of members is committed another leader may take it back, and would count a voter without a log.
+    if !shard.group.has_settled_members() {
+        return;
+    }
     for (node, held) in found {
         let former = !wanted.contains(node) && !members.contains_key(node);
         if former && held.iter().any(|replica| replica.shard == shard.id) {
