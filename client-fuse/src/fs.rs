@@ -15,6 +15,7 @@ use pando_types::{Attr, Errno, FileKind, FileName, FsError, InodeId};
 
 use crate::handles::{Directories, Listed};
 use crate::inodes::Inodes;
+use crate::running::Running;
 use crate::volume::Volume;
 
 mod xattr;
@@ -110,13 +111,15 @@ pub(crate) struct Fs<V> {
     directories: Directories,
     /// Handles that append; pages of shared mappings must not be written through them.
     appending: DashSet<HandleId>,
+    running: Running,
     kernel: OnceLock<Box<dyn Kernel>>,
 }
 
 impl<V: Volume> Fs<V> {
     pub(crate) fn new(volume: V) -> Fs<V> {
         let (inodes, directories) = (Inodes::new(), Directories::new());
-        Fs { volume, inodes, directories, appending: DashSet::new(), kernel: OnceLock::new() }
+        let (appending, running) = (DashSet::new(), Running::default());
+        Fs { volume, inodes, directories, appending, running, kernel: OnceLock::new() }
     }
 
     /// Gives the way to the kernel's caches, which exists only once it is mounted.
@@ -236,7 +239,11 @@ impl<V: Volume> Fs<V> {
     /// `flags`: those of open(2).
     pub(crate) async fn open(&self, caller: Caller, inode: InodeId, flags: i32) -> Result<OpenReply, FsError> {
         let mode = OpenMode { kill_privileges: caller.loses_privileges(), ..open_mode(flags) };
+        if mode.truncate {
+            self.running.may_truncate(inode).await?;
+        }
         let opened = self.volume.open(inode, mode).await?;
+        self.running.opened(opened.handle.0, inode, flags);
         if !mode.truncate && self.inodes.differs(&opened.attr) {
             // The open itself tells no attributes, and a size from before it would hide what was appended elsewhere.
             if let Some(kernel) = self.kernel.get() {
@@ -335,6 +342,7 @@ impl<V: Volume> Fs<V> {
 
     pub(crate) async fn release(&self, handle: u64) {
         self.appending.remove(&HandleId(handle));
+        self.running.released(handle);
         self.volume.release(HandleId(handle)).await;
     }
 

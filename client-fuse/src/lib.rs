@@ -10,6 +10,7 @@ mod handles;
 mod inodes;
 mod mount;
 mod mountpoint;
+mod running;
 mod volume;
 
 pub use mount::{MountOptions, Mounted, mount};

@@ -354,3 +354,28 @@ fn handles_opened_before_an_overwrite_see_the_new_bytes() {
     same(&got[..250_000], &seeded(2, 250_000));
     assert_eq!(reader.read_at(&mut got, 250_000).unwrap(), 0);
 }
+
+/// The kernel refuses it only after the file system has carried out the truncation that comes with the open.
+#[test]
+fn a_running_program_cannot_be_emptied() {
+    let place = Place::new("running");
+    let program = place.path("sleep");
+    fs::copy("/bin/sleep", &program).unwrap();
+    let whole = fs::read(&program).unwrap();
+    let mut child = std::process::Command::new(&program).arg("60").spawn().unwrap();
+    for flags in [libc::O_RDONLY | libc::O_TRUNC, libc::O_WRONLY, libc::O_WRONLY | libc::O_TRUNC] {
+        let path = std::ffi::CString::new(program.as_os_str().as_encoded_bytes()).unwrap();
+        // SAFETY: the path is a C string that lives long enough.
+        let opened = unsafe { libc::open(path.as_ptr(), flags) };
+        assert_eq!((opened, std::io::Error::last_os_error().raw_os_error()), (-1, Some(libc::ETXTBSY)), "{flags:#x}");
+    }
+    same(&fs::read(&program).unwrap(), &whole);
+    assert!(child.try_wait().unwrap().is_none(), "it still runs");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    for _ in 0..50 {
+        let mut child = std::process::Command::new(&program).arg("0").spawn().unwrap();
+        child.wait().unwrap();
+        fs::copy("/bin/sleep", &program).unwrap();
+    }
+}
