@@ -3,6 +3,7 @@
 //! ```text
 //! FORMAT   TOML: format (version), cluster (32 hex digits), node, object_store, s3_endpoint
 //! TOKEN    what lets further nodes into the cluster; readable by its owner alone
+//! FOUNDING empty; there until the cluster that this directory founds has its first map
 //! LOCK     empty; held by flock while a server runs
 //! state/   the state database      log/   the Raft log
 //! ```
@@ -25,6 +26,9 @@ const FORMAT: &str = "FORMAT";
 const FORMAT_PART: &str = "FORMAT.part";
 const LOCK: &str = "LOCK";
 const TOKEN: &str = "TOKEN";
+const FOUNDING: &str = "FOUNDING";
+/// What a first start that was cut off may have left.
+const BEFORE_FORMAT: [&str; 4] = [LOCK, FORMAT_PART, TOKEN, FOUNDING];
 
 /// A directory that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -102,6 +106,8 @@ pub struct DataDir {
     path: PathBuf,
     identity: Identity,
     token: Secret,
+    /// It founds a cluster, which has no map yet.
+    founding: bool,
     /// FORMAT is not written yet.
     fresh: bool,
     /// This value made the directory.
@@ -136,7 +142,8 @@ impl DataDir {
             Some(token) => token,
             None => Secret(random_id()?),
         };
-        let dir = DataDir { path: path.to_path_buf(), identity, token, fresh, made, _lock: lock };
+        let founding = fresh || path.join(FOUNDING).exists();
+        let dir = DataDir { path: path.to_path_buf(), identity, token, founding, fresh, made, _lock: lock };
         dir.check_store(object_store, s3_endpoint)?;
         Ok(dir)
     }
@@ -148,7 +155,29 @@ impl DataDir {
 
     /// A new directory is that of a node that has joined a cluster.
     pub fn join(&mut self, identity: Identity, token: Secret) {
-        (self.identity, self.token) = (identity, token);
+        (self.identity, self.token, self.founding) = (identity, token, false);
+    }
+
+    /// Whether it founds a cluster that has no map yet. A founder that is a mere member later founds nothing again.
+    pub fn is_founding(&self) -> bool {
+        self.founding
+    }
+
+    /// The cluster has its first map.
+    pub fn founded(&mut self) -> Result<(), DataDirError> {
+        if std::mem::take(&mut self.founding) {
+            self.remove_founding()?;
+        }
+        Ok(())
+    }
+
+    fn remove_founding(&self) -> Result<(), DataDirError> {
+        let name = self.path.join(FOUNDING);
+        match fs::remove_file(&name) {
+            Ok(()) => File::open(&self.path).and_then(|dir| dir.sync_all()).map_err(|e| failed("sync", &self.path, e)),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(e) => Err(failed("remove", &name, e)),
+        }
     }
 
     /// What lets further nodes into the cluster.
@@ -179,6 +208,10 @@ impl DataDir {
         if !self.fresh {
             return Ok(());
         }
+        match self.founding {
+            true => drop(File::create(self.path.join(FOUNDING)).map_err(|e| failed("create", &self.path, e))?),
+            false => self.remove_founding()?,
+        }
         let part = self.path.join(FORMAT_PART);
         let written = File::create(&part)
             .and_then(|mut file| file.write_all(self.identity.to_toml().as_bytes()).and_then(|()| file.sync_all()))
@@ -206,6 +239,7 @@ impl DataDir {
             Some(endpoint) => format!("{url} at {endpoint}"),
             None => url.to_string(),
         };
+        // Nothing is configured: what is recorded, or what the cluster to be joined says, holds.
         if object_store.is_empty() {
             return Ok(());
         }
@@ -221,9 +255,9 @@ impl DataDir {
 impl Drop for DataDir {
     fn drop(&mut self) {
         if self.fresh {
-            let _ = fs::remove_file(self.path.join(FORMAT_PART));
-            let _ = fs::remove_file(self.path.join(TOKEN));
-            let _ = fs::remove_file(self.path.join(LOCK));
+            for name in BEFORE_FORMAT {
+                let _ = fs::remove_file(self.path.join(name));
+            }
             if self.made {
                 let _ = fs::remove_dir(&self.path);
             }
@@ -254,7 +288,7 @@ fn look(path: &Path) -> Result<Found, DataDirError> {
     }
     for entry in entries {
         let name = entry.map_err(|e| failed("read", path, e))?.file_name();
-        if name != LOCK && name != FORMAT_PART && name != TOKEN {
+        if !BEFORE_FORMAT.iter().any(|ours| name == *ours) {
             return Err(DataDirError::Foreign { path: path.to_path_buf() });
         }
     }

@@ -81,6 +81,9 @@ pub(crate) async fn ask_leader(seeds: &[String], request: &Request, patience: Du
         let mut asked = HashSet::new();
         let mut next: Vec<String> = seeds.iter().rev().cloned().collect();
         while let Some(address) = next.pop() {
+            if Instant::now() >= deadline {
+                break;
+            }
             if !asked.insert(address.clone()) {
                 continue;
             }

@@ -19,7 +19,7 @@ use crate::cluster::Cluster;
 use crate::gc::Collector;
 use crate::peers::Nodes;
 use crate::sessions;
-use crate::shard::{Running, Shard, ShardError};
+use crate::shard::{self, Running, Shard, ShardError};
 
 /// The proposals still under way when the server stops get this long.
 const PROPOSALS_GRACE: Duration = Duration::from_secs(5);
@@ -80,7 +80,8 @@ impl Replicas {
             leader: shard.group.leader(),
             term: shard.group.term(),
             applied: shard.group.applied_index(),
-            members: shard.group.members().into_keys().collect(),
+            voters: shard.group.voters(),
+            working: shard.group.is_working(),
         };
         self.shards().iter().map(replica).collect()
     }
@@ -91,17 +92,22 @@ impl Replicas {
     }
 
     /// Starts a replica of a shard that this node is new to, unless it runs already.
-    pub async fn start_new(&self, id: ShardId) -> Result<Arc<Shard>, FsError> {
-        let failed = |e: &dyn std::fmt::Display| FsError::unavailable(e.to_string());
-        if self.shard(id).is_none() && !self.host.recorded().map_err(|e| failed(&e))?.contains(&id) {
-            crate::shard::erase(&self.kv, id).map_err(|e| failed(&e))?;
+    pub async fn start_new(&self, id: ShardId) -> Result<(), ShardError> {
+        let _alone = self.changing.lock().await;
+        if self.shard(id).is_none() && !self.host.recorded()?.contains(&id) {
+            shard::erase(&self.kv, id)?;
         }
-        self.start(id).await.map_err(|e| failed(&e))
+        self.start_alone(id).await.map(|_| ())
     }
 
     /// Starts a replica, unless it runs already.
     pub async fn start(&self, id: ShardId) -> Result<Arc<Shard>, ShardError> {
         let _alone = self.changing.lock().await;
+        self.start_alone(id).await
+    }
+
+    /// The same for who has locked `changing`.
+    async fn start_alone(&self, id: ShardId) -> Result<Arc<Shard>, ShardError> {
         if let Some(shard) = self.shard(id) {
             return Ok(shard);
         }
@@ -119,9 +125,13 @@ impl Replicas {
         Ok(shard)
     }
 
-    /// Stops a replica; one that does not run is fine.
-    pub async fn stop(&self, id: ShardId) -> Result<(), FsError> {
+    /// Stops a replica that is no member any more, and forgets its log; one that does not run is fine. `members_at` as in
+    /// [`pando_types::request::Request::StopReplica`].
+    pub async fn stop(&self, id: ShardId, members_at: u64) -> Result<(), FsError> {
         let _alone = self.changing.lock().await;
+        if self.shard(id).is_some_and(|shard| shard.is_member(self.cluster.node, members_at)) {
+            return Err(FsError::unavailable("this node is a member by a later entry of the log"));
+        }
         if self.take(id, FORMER_GRACE).await {
             let failed = |e: RaftError| FsError::unavailable(e.to_string());
             self.host.stop(id).await.map_err(failed)?;

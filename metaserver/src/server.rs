@@ -151,7 +151,12 @@ impl Server {
             running: RwLock::default(),
             changing: Mutex::default(),
         });
-        membership::take_place(&replicas, &config, &address).await?;
+        if let Err(error) = membership::take_place(&replicas, &config, directory.is_founding(), &address).await {
+            replicas.shutdown().await?;
+            close(replicas).await;
+            return Err(error);
+        }
+        directory.founded()?;
         service.serve(&replicas);
         let tasks = Tasks(vec![
             tokio::spawn(mover::run(replicas.clone())).abort_handle(),

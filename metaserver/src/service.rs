@@ -66,7 +66,9 @@ impl Service {
             Request::Status => admin::status(here).await,
             Request::Raft { cluster, shard, message } => node::raft(here, &cluster, shard, &message).await,
             Request::StartReplica { cluster, shard } => node::start_replica(here, &cluster, shard).await,
-            Request::StopReplica { cluster, shard } => node::stop_replica(here, &cluster, shard).await,
+            Request::StopReplica { cluster, shard, members_at } => {
+                node::stop_replica(here, &cluster, shard, members_at).await
+            }
             Request::Replicas => Ok(Response::Replicas(here.list())),
             Request::Join(join) => placement::join(here, join).await,
             Request::ChangeNode { node, change } => placement::change_node(here, node, change).await,

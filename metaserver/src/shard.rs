@@ -100,6 +100,11 @@ impl Shard {
         first.map_err(|source| ShardError::FirstEntry { shard: self.id, source })
     }
 
+    /// Whether this replica knows the node as a member, named by this entry of the log or a later one.
+    pub fn is_member(&self, node: NodeId, members_at: u64) -> bool {
+        self.group.members().contains_key(&node) && self.group.members_at() >= Some(members_at)
+    }
+
     /// Whether this replica is the only one.
     pub fn is_alone(&self, node: NodeId) -> bool {
         self.group.members().keys().eq([&node])

@@ -164,15 +164,28 @@ impl Group {
         metrics.membership_config.nodes().map(|(id, node)| (NodeId(*id), node.addr.clone())).collect()
     }
 
-    /// Those whose votes count, as this replica knows them.
+    /// Those whose votes count, as this replica knows them, in order.
     pub fn voters(&self) -> Vec<NodeId> {
-        self.0.metrics.borrow_watched().membership_config.voter_ids().map(NodeId).collect()
+        let metrics = self.0.metrics.borrow_watched();
+        let voters: BTreeSet<NodeId> = metrics.membership_config.voter_ids().map(NodeId).collect();
+        voters.into_iter().collect()
     }
 
-    /// Whether the members that this replica knows are committed, so that no earlier ones can come back.
-    pub fn has_settled_members(&self) -> bool {
+    /// Index of the log entry that named the members this replica knows; `None` before there is one.
+    pub fn members_at(&self) -> Option<u64> {
+        self.0.metrics.borrow_watched().membership_config.log_id().as_ref().map(|id| id.index)
+    }
+
+    /// The same if that entry is committed, so that no earlier members can come back.
+    pub fn settled_at(&self) -> Option<u64> {
         let metrics = self.0.metrics.borrow_watched();
-        metrics.membership_config.log_id() == metrics.committed_membership_config.log_id()
+        let known = metrics.membership_config.log_id();
+        if known == metrics.committed_membership_config.log_id() { known.as_ref().map(|id| id.index) } else { None }
+    }
+
+    /// Whether the replica takes part: neither it nor the node's log has failed.
+    pub fn is_working(&self) -> bool {
+        self.0.metrics.borrow_watched().running_state.is_ok() && self.0.log.failure().message().is_none()
     }
 
     /// Makes `members` the voters: new ones are first brought up to date as learners. To be called on the leader.

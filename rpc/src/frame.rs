@@ -12,7 +12,7 @@ use pando_types::limits::{FRAME_BYTES_MAX, REQUESTS_PER_CONNECTION_MAX};
 use crate::RpcError;
 
 /// Version of hello, frames and messages together.
-pub(crate) const VERSION: u16 = 1;
+pub(crate) const VERSION: u16 = 2;
 /// Bytes of a hello.
 pub(crate) const HELLO_BYTES: usize = 8;
 

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Output};
 use std::time::{Duration, Instant};
 
+use pando_rpc::Pool;
 use pando_types::request::{Replica, Request, RequestMessage, Response};
 use pando_types::shard_map::ClusterTag;
 use pando_types::{Generation, MapEpoch};
@@ -209,18 +210,22 @@ impl Cluster {
         assert!(output.status.success(), "pando fsck: {}", text(&output));
     }
 
+    /// How many replicas a running node has, asked itself.
+    pub fn held(&self, node: usize) -> Option<usize> {
+        ask(&self.members[node].address).map(|replicas| replicas.len())
+    }
+
+    /// Adds the other nodes to a node's configuration, as members to join.
+    pub fn joins(&self, node: usize) {
+        let others: Vec<&str> =
+            self.members.iter().enumerate().filter(|(at, _)| *at != node).map(|(_, m)| m.address.as_str()).collect();
+        let config = fs::read_to_string(self.config(node)).expect("own folder");
+        let lines = format!("join = {others:?}\ntoken_file = {:?}\n", self.token());
+        fs::write(self.config(node), lines + &config).expect("own folder");
+    }
+
     /// What each running node knows of the replicas, for messages.
     fn views(&self) -> String {
-        let ask = |address: &str| -> Option<Vec<Replica>> {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
-            let (cluster, epoch, generation) = (ClusterTag::UNKNOWN, MapEpoch(0), Generation::FIRST);
-            let message = RequestMessage { cluster, epoch, generation, request: Request::Replicas };
-            let pool = pando_rpc::Pool::new();
-            match runtime.block_on(pool.call(address, &message, Duration::from_secs(2))).ok()?.result {
-                Ok(Response::Replicas(replicas)) => Some(replicas),
-                _ => None,
-            }
-        };
         let running = self.members.iter().enumerate().filter(|(_, member)| member.child.is_some());
         running.map(|(at, member)| format!("node {}: {:?}\n", at + 1, ask(&member.address))).collect()
     }
@@ -253,6 +258,18 @@ impl Drop for Cluster {
             let _ = sys::signal(child.id(), libc::SIGCONT);
             end(child);
         }
+    }
+}
+
+/// A node's replicas, asked itself.
+fn ask(address: &str) -> Option<Vec<Replica>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
+    let (cluster, epoch, generation) = (ClusterTag::UNKNOWN, MapEpoch(0), Generation::FIRST);
+    let message = RequestMessage { cluster, epoch, generation, request: Request::Replicas };
+    let answer = runtime.block_on(Pool::new().call(address, &message, Duration::from_secs(2)));
+    match answer.ok()?.result {
+        Ok(Response::Replicas(replicas)) => Some(replicas),
+        _ => None,
     }
 }
 

@@ -143,6 +143,9 @@ pub enum Request {
         cluster: String,
         /// Which shard.
         shard: ShardId,
+        /// Index of the log entry that named the members, the receiver not among them. A receiver that knows itself named
+        /// by that entry or a later one refuses: the sender is behind.
+        members_at: u64,
     },
     /// Changes what a node is for. Answer: [`Response::Done`].
     ChangeNode {
@@ -269,8 +272,10 @@ pub struct Replica {
     pub term: u64,
     /// The last log entry that it has applied.
     pub applied: u64,
-    /// The nodes that have one, as this replica knows them.
-    pub members: Vec<NodeId>,
+    /// Those whose votes count, as this replica knows them, in order.
+    pub voters: Vec<NodeId>,
+    /// It takes part: neither it nor its node's log has failed.
+    pub working: bool,
 }
 
 /// How the cluster's data is stored.

@@ -91,15 +91,14 @@ async fn ask_all(replicas: &Replicas, map: &ShardMap) -> BTreeMap<NodeId, Vec<Re
 /// A node that was away when its replica was dropped is told so.
 async fn stop_former(replicas: &Replicas, shard: &Shard, map: &ShardMap, found: &BTreeMap<NodeId, Vec<Replica>>) {
     let Some(wanted) = map.shard(shard.id).map(|shard| &shard.replicas) else { return };
-    let members = shard.group.members();
     // Before the change of members is committed another leader may take it back, and would count a voter without a log.
-    if !shard.group.has_settled_members() {
-        return;
-    }
+    let Some(members_at) = shard.group.settled_at() else { return };
+    let members = shard.group.members();
     for (node, held) in found {
         let former = !wanted.contains(node) && !members.contains_key(node);
         if former && held.iter().any(|replica| replica.shard == shard.id) {
-            let request = Request::StopReplica { cluster: replicas.cluster.id().to_owned(), shard: shard.id };
+            let cluster = replicas.cluster.id().to_owned();
+            let request = Request::StopReplica { cluster, shard: shard.id, members_at };
             log_failure(
                 replicas.nodes.ask(*node, request).await.map(|_| ()),
                 "a former member keeps its replica for now",
@@ -112,8 +111,7 @@ async fn stop_former(replicas: &Replicas, shard: &Shard, map: &ShardMap, found: 
 async fn follow_map(replicas: &Replicas, shard: &Shard) -> Result<(), FsError> {
     let map = map_of_state(replicas, shard).await?;
     let Some(wanted) = map.shard(shard.id).map(|shard| shard.replicas.clone()) else { return Ok(()) };
-    let mut members = shard.group.voters();
-    members.sort();
+    let members = shard.group.voters();
     if members == wanted || wanted.is_empty() {
         return Ok(());
     }

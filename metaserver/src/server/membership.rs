@@ -1,7 +1,7 @@
 //! How a node becomes and stays a member of its cluster: it founds one, joins one, or comes back.
 //!
-//! Not here: letting others in (`service/placement.rs`). Invariants: a cluster is founded once, by node 1, and a crash in the
-//! middle is gone on from; a node that comes back is the node it was.
+//! Not here: letting others in (`service/placement.rs`). Invariants: a cluster is founded once, by node 1 at its first start,
+//! and a crash in the middle is gone on from; a node that comes back is the node it was.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,22 +50,26 @@ pub(super) async fn join(config: &Config, directory: &mut DataDir, address: &str
 }
 
 /// Starts the replicas that this node has, or the first one of a new cluster.
-pub(super) async fn take_place(replicas: &Replicas, config: &Config, address: &str) -> Result<(), ServerError> {
+pub(super) async fn take_place(
+    replicas: &Replicas,
+    config: &Config,
+    founding: bool,
+    address: &str,
+) -> Result<(), ServerError> {
     let cluster = &replicas.cluster;
     let held = replicas.host.recorded()?;
     for shard in &held {
         replicas.start(*shard).await?;
     }
-    if held.is_empty() && cluster.node != FOUNDER && cluster.map().is_err() {
+    if held.is_empty() && founding {
+        replicas.start(ShardId(0)).await?.found(FOUNDER, address).await?;
+    } else if held.is_empty() && cluster.map().is_err() {
         // A member without replicas knows nothing of its own.
         let answer = ask_leader(&config.join, &Request::ShardMap, JOIN_PATIENCE).await;
         match answer.map_err(|e| ServerError::Join(format!("{}; name members in `join`", e.detail)))? {
             Response::ShardMap(map) => cluster.adopt(map),
             other => return Err(ServerError::Bug(format!("a question for the map was answered with {other:?}"))),
         }
-    }
-    if held.is_empty() && cluster.node == FOUNDER {
-        replicas.start(ShardId(0)).await?.found(FOUNDER, address).await?;
     }
     match replicas.shard(ShardId(0)) {
         Some(root) if root.is_alone(cluster.node) => settle_alone(replicas, &root, config, address).await,

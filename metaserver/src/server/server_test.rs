@@ -11,7 +11,7 @@ use pando_types::request::{Collected, DirectoryPage, Request, RequestMessage, Re
 use pando_types::shard_map::ClusterTag;
 use pando_types::{
     Attr, Command, Envelope, Errno, ErrorKind, Extent, FileName, Generation, InodeId, MapEpoch, OpId, Reply, SegmentId,
-    SessionId, SlotId,
+    SessionId, ShardId, SlotId,
 };
 
 use super::*;
@@ -416,6 +416,16 @@ async fn a_wrong_map_is_redirected_and_nothing_done() {
     assert_eq!(client.names(InodeId::ROOT).await, Vec::<String>::new());
     // The map itself is for everybody.
     assert!(matches!(client.ask_by(MapEpoch(0), Request::ShardMap).await, Ok(Response::ShardMap(_))));
+    server.shutdown().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_refuses_to_be_stopped_by_who_does_not_know_that_it_is_one() {
+    let root = tempfile::tempdir().unwrap();
+    let (server, client) = start(root.path(), LONG_TTL).await;
+    let error = server.replicas.stop(ShardId(0), 0).await.unwrap_err();
+    assert!(error.detail.contains("a member by a later entry"), "{}", error.detail);
+    client.make(directory(InodeId::ROOT, "still")).await;
     server.shutdown().await.unwrap();
 }
 

@@ -18,13 +18,18 @@ pub(super) async fn raft(here: &Replicas, cluster: &str, shard: ShardId, message
 
 pub(super) async fn start_replica(here: &Replicas, cluster: &str, shard: ShardId) -> Result<Response, FsError> {
     check(here, cluster)?;
-    here.start_new(shard).await?;
+    here.start_new(shard).await.map_err(|e| FsError::unavailable(e.to_string()))?;
     Ok(Response::Done)
 }
 
-pub(super) async fn stop_replica(here: &Replicas, cluster: &str, shard: ShardId) -> Result<Response, FsError> {
+pub(super) async fn stop_replica(
+    here: &Replicas,
+    cluster: &str,
+    shard: ShardId,
+    members_at: u64,
+) -> Result<Response, FsError> {
     check(here, cluster)?;
-    here.stop(shard).await?;
+    here.stop(shard, members_at).await?;
     Ok(Response::Done)
 }
 

@@ -32,9 +32,10 @@ pub(crate) async fn join(here: &Replicas, join: Join) -> Result<Response, FsErro
         return Err(refused(Errno::EINVAL, &why));
     }
     let root = here.led(ShardId(0))?;
+    let voters = root.group.voters();
     let mut id = NodeId(0);
     let map = change_map(here, &root, |map| {
-        let (node, changed) = admit(map, &join)?;
+        let (node, changed) = admit(map, &join, &voters)?;
         id = node;
         Ok(changed)
     })
@@ -43,9 +44,12 @@ pub(crate) async fn join(here: &Replicas, join: Join) -> Result<Response, FsErro
     Ok(Response::Joined(Joined { node: id, mount: here.cluster.mount.clone(), map }))
 }
 
-/// The node's id, and whether the map had to be changed for it.
-fn admit(map: &mut ShardMap, join: &Join) -> Result<(NodeId, bool), FsError> {
-    let holds = |map: &ShardMap, id: NodeId| map.shards.iter().any(|shard| shard.replicas.contains(&id));
+/// The node's id, and whether the map had to be changed for it. `voters`: those of shard 0, whatever the map says: a voter's
+/// id is never given to a node that has not got its log.
+fn admit(map: &mut ShardMap, join: &Join, voters: &[NodeId]) -> Result<(NodeId, bool), FsError> {
+    let holds = |map: &ShardMap, id: NodeId| {
+        voters.contains(&id) || map.shards.iter().any(|shard| shard.replicas.contains(&id))
+    };
     let same_address = map.nodes.iter().find(|n| n.address == join.address && Some(n.id) != join.node).map(|n| n.id);
     if let Some(other) = same_address {
         // A node that asked before and did not live to hear the answer asks again.
@@ -168,10 +172,19 @@ fn problems(map: &ShardMap, nodes: &[NodeStatus]) -> Vec<String> {
         ));
     }
     for shard in &map.shards {
-        let has = |node: &NodeStatus| -> Option<Replica> {
+        let of = |node: &'_ NodeStatus| -> Option<Replica> {
             node.replicas.as_ref()?.iter().find(|r| r.shard == shard.id).cloned()
         };
-        let up = nodes.iter().filter(|n| shard.replicas.contains(&n.id) && has(n).is_some()).count();
+        let found: Vec<(NodeId, Replica)> = nodes.iter().filter_map(|n| Some((n.id, of(n)?))).collect();
+        let failed = found.iter().filter(|(_, replica)| !replica.working);
+        problems.extend(failed.map(|(id, _)| {
+            format!(
+                "the replica of shard {} on node {id} has failed; its log says why, restart it once that is mended",
+                shard.id
+            )
+        }));
+        let works = |id: &NodeId| found.iter().any(|(node, replica)| node == id && replica.working);
+        let up = shard.replicas.iter().filter(|id| works(id)).count();
         let (all, wanted) = (shard.replicas.len(), usize::from(map.replicas));
         if up < all {
             let fate = if up * 2 > all { "it works on" } else { "it takes no changes" };
@@ -183,6 +196,11 @@ fn problems(map: &ShardMap, nodes: &[NodeStatus]) -> Vec<String> {
                 shard.id
             ));
         }
+        let led = found.iter().find(|(id, replica)| replica.leader == Some(*id));
+        if let Some((_, leader)) = led.filter(|(_, leader)| leader.voters != shard.replicas) {
+            let (from, to) = (list(&leader.voters), list(&shard.replicas));
+            problems.push(format!("shard {} is moving from nodes {from} to nodes {to}", shard.id));
+        }
         problems.extend(planner::shared_domain(map, shard));
     }
     for node in map.nodes.iter().filter(|node| node.draining) {
@@ -193,6 +211,10 @@ fn problems(map: &ShardMap, nodes: &[NodeStatus]) -> Vec<String> {
         });
     }
     problems
+}
+
+fn list(nodes: &[NodeId]) -> String {
+    nodes.iter().map(NodeId::to_string).collect::<Vec<_>>().join(", ")
 }
 
 fn refused(errno: Errno, why: &str) -> FsError {
@@ -218,33 +240,39 @@ mod tests {
     #[test]
     fn a_new_node_gets_a_new_id_and_asking_again_is_harmless() {
         let mut map = ShardMap::single(NodeId(1), "a:1".into());
-        assert_eq!(admit(&mut map, &join(None, "b:1")).unwrap(), (NodeId(2), true));
-        assert_eq!(admit(&mut map, &join(None, "b:1")).unwrap(), (NodeId(2), false));
-        assert_eq!(admit(&mut map, &join(None, "c:1")).unwrap(), (NodeId(3), true));
+        assert_eq!(admit(&mut map, &join(None, "b:1"), &[]).unwrap(), (NodeId(2), true));
+        assert_eq!(admit(&mut map, &join(None, "b:1"), &[]).unwrap(), (NodeId(2), false));
+        assert_eq!(admit(&mut map, &join(None, "c:1"), &[]).unwrap(), (NodeId(3), true));
+        assert!(
+            admit(&mut map, &join(None, "b:1"), &[NodeId(2)]).is_err(),
+            "a voter that has lost its log is another node"
+        );
         remove(&mut map, NodeId(3)).unwrap();
-        assert_eq!(admit(&mut map, &join(None, "c:1")).unwrap(), (NodeId(4), true), "ids are not used again");
+        assert_eq!(admit(&mut map, &join(None, "c:1"), &[]).unwrap(), (NodeId(4), true), "ids are not used again");
         assert_eq!(map.validate(), Ok(()));
     }
 
     #[test]
     fn what_would_confuse_nodes_is_refused() {
         let mut map = ShardMap::single(NodeId(1), "a:1".into());
-        let error = admit(&mut map, &join(None, "a:1")).unwrap_err();
+        let error = admit(&mut map, &join(None, "a:1"), &[]).unwrap_err();
         assert!(error.detail.contains("already a member at a:1"), "{}", error.detail);
-        let error = admit(&mut map, &join(Some(7), "b:1")).unwrap_err();
+        let error = admit(&mut map, &join(Some(7), "b:1"), &[]).unwrap_err();
         assert!(error.detail.contains("node 7 was removed"), "{}", error.detail);
         assert!(remove(&mut map, NodeId(1)).unwrap_err().detail.contains("only replica"));
-        assert_eq!(admit(&mut map, &join(Some(1), "z:9")).unwrap(), (NodeId(1), true), "it has moved");
-        assert_eq!(admit(&mut map, &join(Some(1), "z:9")).unwrap(), (NodeId(1), false));
+        assert_eq!(admit(&mut map, &join(Some(1), "z:9"), &[]).unwrap(), (NodeId(1), true), "it has moved");
+        assert_eq!(admit(&mut map, &join(Some(1), "z:9"), &[]).unwrap(), (NodeId(1), false));
     }
 
     #[test]
     fn the_status_says_what_is_wrong() {
         let mut map = ShardMap::single(NodeId(1), "a:1".into());
-        admit(&mut map, &join(None, "b:1")).unwrap();
-        admit(&mut map, &join(None, "c:1")).unwrap();
+        admit(&mut map, &join(None, "b:1"), &[]).unwrap();
+        admit(&mut map, &join(None, "c:1"), &[]).unwrap();
         map.shards[0].replicas = vec![NodeId(1), NodeId(2), NodeId(3)];
-        let replica = Replica { shard: ShardId(0), leader: None, term: 1, applied: 1, members: Vec::new() };
+        let voters = map.shards[0].replicas.clone();
+        let replica =
+            Replica { shard: ShardId(0), leader: Some(NodeId(1)), term: 1, applied: 1, voters, working: true };
         let node = |id, up: bool| NodeStatus { id: NodeId(id), replicas: up.then(|| vec![replica.clone()]) };
         assert_eq!(problems(&map, &[node(1, true), node(2, true), node(3, true)]), Vec::<String>::new());
         let found = problems(&map, &[node(1, true), node(2, true), node(3, false)]);
@@ -253,5 +281,12 @@ mod tests {
         );
         let found = problems(&map, &[node(1, true), node(2, false), node(3, false)]);
         assert!(found[2].contains("it takes no changes"), "{found:?}");
+        let halted = Replica { working: false, ..replica.clone() };
+        let halted = NodeStatus { id: NodeId(3), replicas: Some(vec![halted]) };
+        let found = problems(&map, &[node(1, true), node(2, true), halted]);
+        assert!(found[0].contains("node 3 has failed") && found[1].contains("2 of its 3"), "{found:?}");
+        map.shards[0].replicas.pop();
+        let found = problems(&map, &[node(1, true), node(2, true), node(3, true)]);
+        assert!(found.iter().any(|p| p.contains("is moving from nodes 1, 2, 3 to nodes 1, 2")), "{found:?}");
     }
 }
