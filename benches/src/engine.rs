@@ -43,7 +43,7 @@ pub fn measure(results: &mut Results, options: &Options, work: &Path) -> Result<
     for index in 0..total {
         // A stride that is prime to the count visits every name in an order that no cache likes.
         let index = index * 7919 % total;
-        read::lookup(&view, InodeId::ROOT, &name(index))?;
+        read::lookup(&view, engine.slots(), InodeId::ROOT, &name(index))?;
     }
     results.add(LOOKUP, "ops/s", PANDO, total as f64 / start.elapsed().as_secs_f64());
     Ok(())

@@ -1,4 +1,4 @@
-//! `pando shard list|transfer`: the Raft groups of a cluster.
+//! `pando shard list|split|move|transfer`: the Raft groups of a cluster.
 
 use std::process::ExitCode;
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::address::{Connection, Which};
 use crate::output;
 
-/// Show the shards of a cluster, and choose who leads them
+/// Show the shards of a cluster, split them, move their replicas, choose who leads them
 #[derive(Debug, clap::Args)]
 pub struct Shard {
     #[command(subcommand)]
@@ -20,8 +20,36 @@ pub struct Shard {
 enum Verb {
     /// Show each shard with its replicas
     List(Which),
+    /// Hand about half of what a shard has to a new shard on the same nodes
+    Split(Split),
+    /// Move a replica of a shard from one node to another
+    Move(Move),
     /// Let another node lead a shard
     Transfer(Transfer),
+}
+
+#[derive(Debug, clap::Args)]
+struct Split {
+    /// The shard's id
+    #[arg(value_name = "SHARD")]
+    shard: u32,
+    #[command(flatten)]
+    which: Which,
+}
+
+#[derive(Debug, clap::Args)]
+struct Move {
+    /// The shard's id
+    #[arg(value_name = "SHARD")]
+    shard: u32,
+    /// The node that has the replica
+    #[arg(value_name = "FROM")]
+    from: u64,
+    /// The node that shall have it
+    #[arg(value_name = "TO")]
+    to: u64,
+    #[command(flatten)]
+    which: Which,
 }
 
 #[derive(Debug, clap::Args)]
@@ -40,6 +68,8 @@ struct Transfer {
 pub async fn run(args: &Shard, as_json: bool) -> anyhow::Result<ExitCode> {
     match &args.verb {
         Verb::List(which) => list(which, as_json).await,
+        Verb::Split(args) => split(args, as_json).await,
+        Verb::Move(args) => move_replica(args, as_json).await,
         Verb::Transfer(transfer) => hand_over(transfer, as_json).await,
     }
 }
@@ -91,6 +121,28 @@ fn table(status: &Status) -> String {
         }
     }
     output::columns(&rows)
+}
+
+async fn split(args: &Split, as_json: bool) -> anyhow::Result<ExitCode> {
+    let connection = Connection::open(&args.which).await?;
+    let split = connection.meta.split_shard(ShardId(args.shard)).await;
+    connection.close().await?;
+    let map = split.map_err(|e| anyhow!(e.detail))?;
+    let new = map.shards.last().map_or(0, |shard| shard.id.0);
+    let json = json!({ "shard": args.shard, "new": new });
+    output::print(as_json, &json, &format!("shard {} hands half of what it has to shard {new}", args.shard))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn move_replica(args: &Move, as_json: bool) -> anyhow::Result<ExitCode> {
+    let connection = Connection::open(&args.which).await?;
+    let asked = connection.meta.move_replica(ShardId(args.shard), NodeId(args.from), NodeId(args.to)).await;
+    connection.close().await?;
+    asked.map_err(|e| anyhow!(e.detail))?;
+    let json = json!({ "shard": args.shard, "from": args.from, "to": args.to });
+    let text = format!("a replica of shard {} is being moved from node {} to node {}", args.shard, args.from, args.to);
+    output::print(as_json, &json, &text)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 async fn hand_over(transfer: &Transfer, as_json: bool) -> anyhow::Result<ExitCode> {

@@ -7,23 +7,22 @@
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, join_all};
+use futures::stream::{self, StreamExt, TryStreamExt};
 use pando_rpc::Pool;
 use pando_types::command::{Commit, Create, Rename, XattrMode};
 use pando_types::limits::SESSION_TTL_MS;
-use pando_types::request::{
-    Collected, Content, DirectoryPage, FsckReport, MountInfo, NodeChange, Request, RequestMessage, Response, Status,
-    Totals,
-};
-use pando_types::shard_map::ShardMap;
+use pando_types::request::{Content, DirectoryEntry, DirectoryPage, Request, RequestMessage, Response};
 use pando_types::{
-    Attr, Command, Envelope, Errno, FileName, FsError, InodeId, NodeId, OpId, Reply, SegmentId, SessionId, ShardId,
-    SlotId, XattrName, command::AttrChange,
+    Attr, Command, Envelope, Errno, FileName, FsError, InodeId, OpId, Reply, SegmentId, SessionId, ShardId, SlotId,
+    XattrName, command::AttrChange,
 };
 
 use crate::retry::{self, Failure, RetryPolicy};
 use crate::router::Router;
 use crate::session::{Session, Sessions};
+
+mod admin;
 
 /// A first connection fails sooner than a later call: a wrong address should be told at once.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(10);
@@ -32,6 +31,10 @@ const CLOSE_TIME_MAX: Duration = Duration::from_secs(5);
 /// Two of three keep-alives may be lost.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_millis(SESSION_TTL_MS / 3);
 const ROOT_SLOT: SlotId = SlotId(0);
+/// Lookups of a name that is replaced by others all the time, before one gives up.
+const LOOKUPS_MAX: usize = 16;
+/// Questions for attributes of one page of a directory that are asked at the same time.
+const GETATTRS_MAX: usize = 32;
 
 /// A connection to the metadata servers of a cluster. Clones share it.
 #[derive(Clone)]
@@ -87,7 +90,23 @@ impl Meta {
 
     /// The attributes of a name's inode. ENOENT, ENOTDIR.
     pub async fn lookup(&self, parent: InodeId, name: &FileName) -> Result<Attr, FsError> {
-        attr(self.read(parent.slot(), Request::Lookup { parent, name: name.clone() }).await?)
+        self.found(parent.slot(), Request::Lookup { parent, name: name.clone() }).await
+    }
+
+    /// Attributes of what a question leads to, which another shard may know.
+    async fn found(&self, slot: SlotId, request: Request) -> Result<Attr, FsError> {
+        for _ in 0..LOOKUPS_MAX {
+            let inode = match self.read(slot, request.clone()).await? {
+                Response::Elsewhere(inode) => inode,
+                answer => return attr(answer),
+            };
+            match self.getattr(inode).await {
+                // It was removed, or replaced by another, between the two questions.
+                Err(error) if error.errno == Errno::ENOENT => {}
+                answer => return answer,
+            }
+        }
+        Err(FsError::unavailable("a name was replaced again and again while it was looked up"))
     }
 
     /// Attributes. ENOENT.
@@ -111,10 +130,27 @@ impl Meta {
         plus: bool,
         limit: u32,
     ) -> Result<DirectoryPage, FsError> {
-        match self.read(inode.slot(), Request::ReadDir { inode, after, plus, limit }).await? {
-            Response::Directory(page) => Ok(page),
-            other => Err(unexpected(&other)),
-        }
+        let page = match self.read(inode.slot(), Request::ReadDir { inode, after, plus, limit }).await? {
+            Response::Directory(page) => page,
+            other => return Err(unexpected(&other)),
+        };
+        if plus { self.complete(page).await } else { Ok(page) }
+    }
+
+    /// Asks other shards for the attributes of their inodes; what is gone by then is left out.
+    async fn complete(&self, page: DirectoryPage) -> Result<DirectoryPage, FsError> {
+        let DirectoryPage { entries, end } = page;
+        let complete = stream::iter(entries).map(|mut entry| async move {
+            if entry.attr.is_none() {
+                entry.attr = match self.getattr(entry.inode).await {
+                    Err(error) if error.errno == Errno::ENOENT => return Ok::<_, FsError>(None),
+                    answer => Some(answer?),
+                };
+            }
+            Ok(Some(entry))
+        });
+        let entries: Vec<Option<DirectoryEntry>> = complete.buffered(GETATTRS_MAX).try_collect().await?;
+        Ok(DirectoryPage { entries: entries.into_iter().flatten().collect(), end })
     }
 
     /// A symbolic link's target. EINVAL for anything else.
@@ -137,15 +173,7 @@ impl Meta {
 
     /// The parent of a directory; the root's is the root.
     pub async fn parent(&self, inode: InodeId) -> Result<Attr, FsError> {
-        attr(self.read(inode.slot(), Request::Parent { inode }).await?)
-    }
-
-    /// Sums over the file system.
-    pub async fn totals(&self) -> Result<Totals, FsError> {
-        match self.read(ROOT_SLOT, Request::Totals).await? {
-            Response::Totals(totals) => Ok(totals),
-            other => Err(unexpected(&other)),
-        }
+        self.found(inode.slot(), Request::Parent { inode }).await
     }
 
     /// Makes a name and an inode. EEXIST, ENOENT, ENOTDIR.
@@ -218,10 +246,10 @@ impl Meta {
         done(self.change(slot, Command::ReleaseOrphans { inodes }).await?)
     }
 
-    /// A name for a new object that will be committed to `inode`, or to others of its shard.
+    /// A name for a new object that will be committed to `inode`, or to others of its slot.
     pub async fn segment_id(&self, inode: InodeId) -> Result<SegmentId, FsError> {
         let deadline = Instant::now() + self.0.policy.deadline;
-        Ok(self.0.session(inode.slot(), deadline).await?.segment_id())
+        Ok(self.0.session(inode.slot(), deadline).await?.segment_id(inode.slot()))
     }
 
     /// The shard that holds an inode, as far as it is known.
@@ -229,80 +257,17 @@ impl Meta {
         self.0.router.shard(inode.slot())
     }
 
-    /// How the cluster's data is stored.
-    pub async fn mount_info(&self) -> Result<MountInfo, FsError> {
-        match self.read(ROOT_SLOT, Request::Mount).await? {
-            Response::Mount(info) => Ok(info),
-            other => Err(unexpected(&other)),
-        }
-    }
-
-    /// The shard map, fresh from a server.
-    pub async fn shard_map(&self) -> Result<ShardMap, FsError> {
-        match self.read(ROOT_SLOT, Request::ShardMap).await? {
-            Response::ShardMap(map) => {
-                self.0.router.adopt(map.clone());
-                Ok(map)
-            }
-            other => Err(unexpected(&other)),
-        }
-    }
-
-    /// The state of the server that leads the root's shard.
-    pub async fn status(&self) -> Result<Status, FsError> {
-        match self.read(ROOT_SLOT, Request::Status).await? {
-            Response::Status(status) => Ok(status),
-            other => Err(unexpected(&other)),
-        }
-    }
-
-    /// Changes what a node is for.
-    pub async fn change_node(&self, node: NodeId, change: NodeChange) -> Result<(), FsError> {
-        self.told(Request::ChangeNode { node, change }).await
-    }
-
-    /// Asks the leader of a shard to hand leadership to another node.
-    pub async fn transfer_shard(&self, shard: ShardId, to: NodeId) -> Result<(), FsError> {
-        self.told(Request::TransferShard { shard, to }).await
-    }
-
-    async fn told(&self, request: Request) -> Result<(), FsError> {
-        match self.read(ROOT_SLOT, request).await? {
-            Response::Done => Ok(()),
-            other => Err(unexpected(&other)),
-        }
-    }
-
-    /// Checks the whole state; may take `time_max`, longer than other calls.
-    pub async fn fsck(&self, time_max: Duration) -> Result<FsckReport, FsError> {
-        match self.0.call_long(Request::Fsck, time_max).await? {
-            Response::Fsck(report) => Ok(report),
-            other => Err(unexpected(&other)),
-        }
-    }
-
-    /// Collects dead and leaked segments now; may take `time_max`.
-    pub async fn collect(&self, time_max: Duration) -> Result<Collected, FsError> {
-        match self.0.call_long(Request::Collect, time_max).await? {
-            Response::Collected(collected) => Ok(collected),
-            other => Err(unexpected(&other)),
-        }
-    }
-
-    /// Ends the sessions. Changes made afterwards open new ones.
+    /// Ends the session. Changes made afterwards open a new one.
     pub fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(async move {
+            let Some(session) = self.0.sessions.live() else { return };
+            session.end();
             let deadline = Instant::now() + CLOSE_TIME_MAX;
-            for session in self.0.sessions.all() {
-                let Ok(op) = session.begin(deadline).await else { continue };
-                session.end();
-                let command = Command::CloseSession { session: session.id };
-                let mut message = self.0.message(change_request(op.id(), op.acked(), command));
-                if let Err(error) =
-                    retry::call(&self.0.router, session.slot, &mut message, &self.0.policy, deadline).await
-                {
-                    tracing::debug!(?error, "the session could not be closed and will end by itself");
-                }
+            let joined = self.0.router.shards().into_iter().filter(|(shard, _)| session.has_joined(*shard));
+            let closed = joined
+                .map(|(shard, slot)| self.0.call(slot, Request::CloseSession { shard, session: session.id }, deadline));
+            for error in join_all(closed).await.into_iter().filter_map(Result::err) {
+                tracing::debug!(%error, "the session could not be closed everywhere and will end by itself");
             }
         })
     }
@@ -360,31 +325,52 @@ impl Inner {
         Ok(retry::call(&self.router, slot, &mut message, &self.policy, deadline).await?)
     }
 
-    async fn call_long(&self, request: Request, time_max: Duration) -> Result<Response, FsError> {
-        let policy = RetryPolicy { attempt: time_max, deadline: time_max, ..self.policy };
-        let mut message = self.message(request);
-        Ok(retry::call(&self.router, ROOT_SLOT, &mut message, &policy, Instant::now() + time_max).await?)
-    }
-
-    /// The live session of the slot's shard; opens one if there is none.
+    /// The live session, which the slot's shard knows; opens one if there is none.
     async fn session(self: &Arc<Inner>, slot: SlotId, deadline: Instant) -> Result<Arc<Session>, FsError> {
         let shard = self.router.shard(slot);
-        if let Some(session) = self.sessions.live(shard) {
+        if let Some(session) = self.sessions.live().filter(|session| session.has_joined(shard)) {
             return Ok(session);
         }
         let opening = tokio::time::timeout_at(deadline.into(), self.sessions.opening.lock()).await;
         let _opening = opening.map_err(|_| FsError::unavailable("no session with the metadata server in time"))?;
-        if let Some(session) = self.sessions.live(shard) {
-            return Ok(session);
+        let session = match self.sessions.live() {
+            Some(session) => session,
+            None => self.open_session(deadline).await?,
+        };
+        if !session.has_joined(shard) {
+            match self.call(slot, Request::JoinSession { shard, session: session.id }, deadline).await? {
+                Response::Done => session.joined(shard),
+                other => return Err(unexpected(&other)),
+            }
         }
-        match self.call(slot, Request::OpenSession, deadline).await? {
+        Ok(session)
+    }
+
+    async fn open_session(self: &Arc<Inner>, deadline: Instant) -> Result<Arc<Session>, FsError> {
+        match self.call(ROOT_SLOT, Request::OpenSession, deadline).await? {
             Response::Session(id) => {
-                let session = Session::new(id, slot);
-                self.sessions.opened(shard, session.clone());
+                let session = Session::new(id);
+                self.sessions.opened(session.clone());
                 tokio::spawn(keep_alive(Arc::downgrade(self), session.clone()));
                 Ok(session)
             }
             other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Lets a shard know that the session lives. A shard may know it that it has not joined: one that was split off, or one in
+    /// which a change of several shards keeps something for it.
+    async fn keep_alive(&self, session: &Session, shard: ShardId, slot: SlotId) {
+        let mut message = self.message(Request::KeepAlive { shard, session: session.id });
+        let deadline = Instant::now() + KEEP_ALIVE_INTERVAL;
+        match retry::call(&self.router, slot, &mut message, &self.policy, deadline).await {
+            Ok(_) => session.joined(shard),
+            Err(Failure::Stale { .. }) if session.has_joined(shard) => {
+                tracing::warn!(session = %session.id, %shard, "the metadata server has ended this client's session");
+                session.end();
+            }
+            Err(Failure::Stale { .. }) => {}
+            Err(Failure::Error(error)) => tracing::debug!(%error, %shard, "keep-alive failed"),
         }
     }
 }
@@ -394,16 +380,8 @@ async fn keep_alive(inner: Weak<Inner>, session: Arc<Session>) {
     loop {
         tokio::time::sleep(KEEP_ALIVE_INTERVAL).await;
         let Some(inner) = inner.upgrade().filter(|_| !session.has_ended()) else { return };
-        let mut message = inner.message(Request::KeepAlive { session: session.id });
-        let deadline = Instant::now() + KEEP_ALIVE_INTERVAL;
-        match retry::call(&inner.router, session.slot, &mut message, &inner.policy, deadline).await {
-            Err(Failure::Stale { .. }) => {
-                tracing::warn!(session = %session.id, "the metadata server has ended this client's session");
-                session.end();
-            }
-            Err(Failure::Error(error)) => tracing::debug!(%error, "keep-alive failed"),
-            Ok(_) => {}
-        }
+        let shards = inner.router.shards();
+        join_all(shards.into_iter().map(|(shard, slot)| inner.keep_alive(&session, shard, slot))).await;
     }
 }
 
@@ -424,7 +402,7 @@ fn check_segments(command: &Command, session: SessionId) -> Result<(), FsError> 
 /// Done twice, these leave what they leave when done once.
 fn is_repeatable(command: &Command) -> bool {
     match command {
-        Command::SetAttr { .. } | Command::ReleaseOrphans { .. } | Command::CloseSession { .. } => true,
+        Command::SetAttr { .. } | Command::ReleaseOrphans { .. } => true,
         Command::SetXattr { mode, .. } => *mode == XattrMode::Any,
         Command::Commit(commit) => commit.segments.is_empty(),
         _ => false,

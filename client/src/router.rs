@@ -83,6 +83,18 @@ impl Router {
         self.read(|t| t.map.as_ref().and_then(|m| m.shard_of(slot)).map_or(ShardId(0), |s| s.id))
     }
 
+    /// Every shard, with one of its slots; shard 0 before there is a map.
+    pub(crate) fn shards(&self) -> Vec<(ShardId, SlotId)> {
+        let mut shards: Vec<(ShardId, SlotId)> = self.read(|t| {
+            t.map
+                .as_ref()
+                .map_or(vec![(ShardId(0), SlotId(0))], |m| m.ranges.iter().map(|r| (r.shard, r.first)).collect())
+        });
+        shards.sort_unstable();
+        shards.dedup_by_key(|(shard, _)| *shard);
+        shards
+    }
+
     /// The server to ask about a slot.
     pub(crate) fn address(&self, slot: SlotId) -> String {
         self.read(|table| {

@@ -1,10 +1,11 @@
-//! The client's registrations: op ids for changes, and which replies have arrived.
+//! The client's registration: op ids for changes, and which replies have arrived. One session for all shards: it is opened with
+//! shard 0 and joins each shard that the client writes to.
 //!
 //! Not here: sending (`retry.rs`). Invariants: no two operations of a session share a sequence; the sequences in progress
 //! span at most [`SESSION_WINDOW_OPS`], so the server's record of their replies is bounded; a session that was found
-//! stale is never used again.
+//! stale by any shard is never used again, so that no shard knows it again after it has forgotten it.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Instant;
@@ -13,11 +14,11 @@ use pando_types::limits::SESSION_WINDOW_OPS;
 use pando_types::{FsError, OpId, SegmentId, SessionId, ShardId, SlotId};
 use tokio::sync::Notify;
 
-/// A registration with one shard.
+/// A registration.
 pub(crate) struct Session {
     pub(crate) id: SessionId,
-    /// A slot of its shard.
-    pub(crate) slot: SlotId,
+    /// The shards that know of it.
+    joined: RwLock<BTreeSet<ShardId>>,
     window: Mutex<Window>,
     /// An operation has ended.
     freed: Notify,
@@ -44,10 +45,12 @@ pub(crate) struct Op {
 }
 
 impl Session {
-    pub(crate) fn new(id: SessionId, slot: SlotId) -> Arc<Session> {
+    /// One that shard 0 knows.
+    pub(crate) fn new(id: SessionId) -> Arc<Session> {
         let window = Mutex::new(Window { next: 1, in_progress: BTreeSet::new() });
         let (ended, segments) = (AtomicBool::new(false), AtomicU64::new(0));
-        Arc::new(Session { id, slot, window, freed: Notify::new(), ended, segments })
+        let joined = RwLock::new(BTreeSet::from([ShardId(0)]));
+        Arc::new(Session { id, joined, window, freed: Notify::new(), ended, segments })
     }
 
     /// Takes the next op id; waits, until `deadline` at most, while the window is full.
@@ -76,12 +79,20 @@ impl Session {
         Some(Op { session: self.clone(), sequence })
     }
 
-    /// A name for an object, never given before.
-    pub(crate) fn segment_id(&self) -> SegmentId {
-        SegmentId { session: self.id, sequence: self.segments.fetch_add(1, Ordering::Relaxed) + 1 }
+    /// A name for an object with bytes of files of this slot, never given before.
+    pub(crate) fn segment_id(&self, slot: SlotId) -> SegmentId {
+        SegmentId::new(self.id, slot, self.segments.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
-    /// The server does not know it any more.
+    pub(crate) fn has_joined(&self, shard: ShardId) -> bool {
+        self.joined.read().unwrap_or_else(PoisonError::into_inner).contains(&shard)
+    }
+
+    pub(crate) fn joined(&self, shard: ShardId) {
+        self.joined.write().unwrap_or_else(PoisonError::into_inner).insert(shard);
+    }
+
+    /// A server does not know it any more.
     pub(crate) fn end(&self) {
         self.ended.store(true, Ordering::Release);
     }
@@ -113,27 +124,22 @@ impl Drop for Op {
     }
 }
 
-/// The live session of each shard.
+/// The live session.
 #[derive(Default)]
 pub(crate) struct Sessions {
-    live: RwLock<HashMap<ShardId, Arc<Session>>>,
-    /// Held while one is opened, so that many operations open one session.
+    live: RwLock<Option<Arc<Session>>>,
+    /// Held while one is opened or joins a shard, so that many operations open one session.
     pub(crate) opening: tokio::sync::Mutex<()>,
 }
 
 impl Sessions {
-    pub(crate) fn live(&self, shard: ShardId) -> Option<Arc<Session>> {
+    pub(crate) fn live(&self) -> Option<Arc<Session>> {
         let live = self.live.read().unwrap_or_else(PoisonError::into_inner);
-        live.get(&shard).filter(|s| !s.has_ended()).cloned()
+        live.as_ref().filter(|s| !s.has_ended()).cloned()
     }
 
-    pub(crate) fn opened(&self, shard: ShardId, session: Arc<Session>) {
-        self.live.write().unwrap_or_else(PoisonError::into_inner).insert(shard, session);
-    }
-
-    pub(crate) fn all(&self) -> Vec<Arc<Session>> {
-        let live = self.live.read().unwrap_or_else(PoisonError::into_inner);
-        live.values().filter(|s| !s.has_ended()).cloned().collect()
+    pub(crate) fn opened(&self, session: Arc<Session>) {
+        *self.live.write().unwrap_or_else(PoisonError::into_inner) = Some(session);
     }
 }
 
@@ -144,7 +150,7 @@ mod tests {
 
     #[tokio::test]
     async fn acked_is_the_oldest_in_progress() {
-        let session = Session::new(SessionId(4), SlotId(0));
+        let session = Session::new(SessionId(4));
         let deadline = Instant::now() + Duration::from_secs(5);
         let first = session.begin(deadline).await.unwrap();
         let second = session.begin(deadline).await.unwrap();
@@ -157,7 +163,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_window_is_never_exceeded() {
-        let session = Session::new(SessionId(4), SlotId(0));
+        let session = Session::new(SessionId(4));
         let soon = Instant::now() + Duration::from_millis(20);
         let mut ops = Vec::new();
         for _ in 0..SESSION_WINDOW_OPS {

@@ -5,12 +5,14 @@
 
 use std::sync::Arc;
 
-use pando_types::{LogEntry, Reply, ShardId};
+use pando_types::{Envelope, Generation, LogEntry, Reply, ShardId, Timestamp};
 
 use crate::effect::Effect;
 use crate::error::EngineError;
 use crate::keys::shard::{self, State};
+use crate::keys::slots::{self, Slots};
 use crate::kv::{Kv, View};
+use crate::locks::Locks;
 use crate::ops;
 use crate::txn::Txn;
 
@@ -19,6 +21,8 @@ pub struct Engine<K: Kv> {
     kv: Arc<K>,
     shard: ShardId,
     state: Option<State>,
+    slots: Slots,
+    locks: Arc<Locks>,
     applied: Option<Vec<u8>>,
     halted: bool,
 }
@@ -41,8 +45,10 @@ impl<K: Kv> Engine<K> {
             Some(value) => Some(shard::decode_applied(&value)?.to_vec()),
             None => None,
         };
+        let slots = view.get(&slots::key(shard))?.map(|value| Slots::decode(&value)).transpose()?.unwrap_or_default();
+        let locks = Arc::new(Locks::open(&view, shard)?);
         drop(view);
-        Ok(Engine { kv, shard, state, applied, halted: false })
+        Ok(Engine { kv, shard, state, slots, locks, applied, halted: false })
     }
 
     /// The mark stored with the last batch.
@@ -60,6 +66,16 @@ impl<K: Kv> Engine<K> {
         self.shard
     }
 
+    /// The slots that the shard owns.
+    pub fn slots(&self) -> &Slots {
+        &self.slots
+    }
+
+    /// What changes of several shards have locked here.
+    pub fn locks(&self) -> &Arc<Locks> {
+        &self.locks
+    }
+
     /// Carries out entries in order and writes their effects and the mark as one batch. Without entries the mark alone.
     /// After an error this engine refuses everything ([`EngineError::Halted`]).
     pub fn apply(&mut self, mark: &[u8], entries: &[LogEntry]) -> Result<Applied, EngineError> {
@@ -74,11 +90,11 @@ impl<K: Kv> Engine<K> {
 
     fn try_apply(&mut self, mark: &[u8], entries: &[LogEntry]) -> Result<Applied, EngineError> {
         let view = self.kv.view();
-        let mut txn = Txn::new(&view, self.shard, self.state);
+        let mut txn = Txn::new(&view, self.shard, self.state, self.slots.clone(), self.locks.clone());
         let mut replies = Vec::with_capacity(entries.len());
         for entry in entries {
             if txn.begin_entry(entry.time, entry.generation) {
-                ops::root(&mut txn);
+                ops::root(&mut txn)?;
             }
             let mut answers = Vec::with_capacity(entry.commands.len());
             for envelope in &entry.commands {
@@ -90,7 +106,22 @@ impl<K: Kv> Engine<K> {
         drop(view);
         self.kv.write(finished.batch)?;
         self.state = finished.state;
+        self.slots = finished.slots;
+        self.locks = finished.locks;
         self.applied = Some(mark.to_vec());
         Ok(Applied { replies, effects: finished.effects })
     }
+}
+
+/// What a command would be answered on this view, if it came now, by a shard with these slots and locks. Nothing changes.
+pub fn rehearse(
+    view: &impl View,
+    shard: ShardId,
+    (slots, locks): (&Slots, &Arc<Locks>),
+    envelope: &Envelope,
+) -> Result<Reply, EngineError> {
+    let state = view.get(&shard::state_key(shard))?.map(|value| State::decode(&value)).transpose()?;
+    let mut txn = Txn::new(view, shard, state, slots.clone(), locks.clone());
+    txn.begin_entry(Timestamp(i64::MIN), Generation::FIRST);
+    ops::apply(&mut txn, envelope)
 }

@@ -1,7 +1,7 @@
 //! Every invariant of a shard's whole state, checked over a view. Used by tests, simulation and `pando fsck`.
 //!
 //! One pass over all keys with point reads, so that memory is a few bits per inode and a slot's segments, not the tree.
-//! It repairs nothing. It assumes that the shard owns every slot of the view.
+//! It repairs nothing. It looks at the slots that the shard owns, and at its own records.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -12,6 +12,8 @@ use pando_types::{InodeId, SegmentId, ShardId, SlotId};
 use crate::error::{Corrupt, EngineError, ReadError};
 use crate::keys::inode::Inode;
 use crate::keys::shard::State;
+use crate::keys::slots::Slots;
+use crate::keys::usage::Usage;
 use crate::keys::{self, KeyKind, SHARD_SLOT, counter};
 use crate::kv::{KvError, View};
 
@@ -26,22 +28,24 @@ const PROBLEMS_MAX: usize = 1000;
 /// Checks everything. Problems are in the report; an error means that the check itself could not go on.
 pub fn fsck(view: &impl View, shard: ShardId) -> Result<FsckReport, ReadError> {
     let mut check = Check::new(view, shard);
+    check.slots = crate::read::slots(view, shard)?;
     let state = view.get(&keys::shard::state_key(shard))?;
     match state.as_deref().map(State::decode).transpose() {
         Ok(state) => check.state = state,
         Err(error) => check.problem(error.0),
     }
-    let (from, to) = keys::whole();
-    let mut failure = None;
-    view.scan(&from, &to, &mut |key, value| match check.record(key, value) {
-        Ok(()) => ControlFlow::Continue(()),
-        Err(error) => {
-            failure = Some(error);
-            ControlFlow::Break(())
+    for (from, to) in keys::of_owner(&check.slots.clone(), shard) {
+        let mut failure = None;
+        view.scan(&from, &to, &mut |key, value| match check.record(key, value) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(error) => {
+                failure = Some(error);
+                ControlFlow::Break(())
+            }
+        })?;
+        if let Some(error) = failure {
+            return Err(error.into());
         }
-    })?;
-    if let Some(error) = failure {
-        return Err(error.into());
     }
     check.end_slot();
     check.end()?;
@@ -52,6 +56,7 @@ pub fn fsck(view: &impl View, shard: ShardId) -> Result<FsckReport, ReadError> {
 struct Check<'v, V: View> {
     view: &'v V,
     shard: ShardId,
+    slots: Slots,
     report: FsckReport,
     state: Option<State>,
     /// The slot that the pass is in, its next sequence and the bytes of its segments that extents refer to.
@@ -65,10 +70,9 @@ struct Check<'v, V: View> {
     directories: bits::Bits,
     named: bits::Bits,
     bytes: u64,
-    /// Live records, what the use records say there are, and the count of those used in several slots.
-    live_records: u64,
-    used_slots: u64,
-    shared: BTreeMap<SegmentId, u32>,
+    /// What the slot's usage says less what was found in it.
+    usage: Usage,
+    found: Usage,
 }
 
 impl<'v, V: View> Check<'v, V> {
@@ -76,6 +80,7 @@ impl<'v, V: View> Check<'v, V> {
         Check {
             view,
             shard,
+            slots: Slots::default(),
             report: FsckReport::default(),
             state: None,
             slot: 0,
@@ -86,9 +91,8 @@ impl<'v, V: View> Check<'v, V> {
             directories: bits::Bits::default(),
             named: bits::Bits::default(),
             bytes: 0,
-            live_records: 0,
-            used_slots: 0,
-            shared: BTreeMap::new(),
+            usage: Usage::default(),
+            found: Usage::default(),
         }
     }
 
@@ -130,19 +134,23 @@ impl<'v, V: View> Check<'v, V> {
         }
         match kind {
             KeyKind::Counter => self.next = counter::decode(value)?,
+            KeyKind::Usage => self.usage = Usage::decode(value)?,
             KeyKind::Inode => self.inode(InodeId(id), value)?,
             KeyKind::Dentry => self.dentry(key, value)?,
             KeyKind::Extent | KeyKind::Xattr => self.owned(kind, key)?,
             KeyKind::Backlink => self.backlink(key)?,
             KeyKind::Orphan => self.orphan(InodeId(id), value)?,
-            KeyKind::Segment => self.segment(SlotId(slot), id, rest, value)?,
+            KeyKind::Segment => self.segment(key, value)?,
+            KeyKind::DeadSegment => self.dead_segment(key, value)?,
+            KeyKind::OrphanOf => self.orphan_of(key)?,
             KeyKind::State | KeyKind::Applied => {}
             KeyKind::Session => self.session(rest, value)?,
             KeyKind::OpResult => self.op_result(rest, value)?,
-            KeyKind::OrphanOf => self.orphan_of(rest)?,
-            KeyKind::SegmentUse => self.segment_use(rest, value)?,
-            KeyKind::DeadSegment => self.dead_segment(rest, value)?,
             KeyKind::ShardMap => drop(keys::shard_map::decode(value)?),
+            KeyKind::Slots => drop(Slots::decode(value)?),
+            KeyKind::Removed => {}
+            KeyKind::Intent => drop((keys::intent::parse(key)?, keys::intent::decode(value)?)),
+            KeyKind::Decided => drop((keys::intent::parse(key)?, keys::intent::decode_decided(value)?)),
         }
         Ok(())
     }
@@ -156,17 +164,20 @@ impl<'v, V: View> Check<'v, V> {
     fn end_slot(&mut self) {
         let slot = self.slot;
         for (id, bytes) in std::mem::take(&mut self.live) {
-            self.problem(format!("segment {id} has {bytes} bytes of extents in slot {slot} and no record there"));
+            self.problem(format!("segment {id} has {bytes} bytes of extents in slot {slot} and no record"));
         }
+        let (usage, found) = (std::mem::take(&mut self.usage), std::mem::take(&mut self.found));
+        self.expect(usage == found, || {
+            let Usage { inodes, bytes } = found;
+            format!(
+                "slot {slot} says {} inodes and {} bytes, there are {inodes} and {bytes}",
+                usage.inodes, usage.bytes
+            )
+        });
     }
 
     fn end(&mut self) -> Result<(), KvError> {
         self.end_names()?;
-        let (live, used) = (self.live_records, self.used_slots);
-        self.expect(live == used, || format!("segments have {live} live records, and their use records say {used}"));
-        for (id, count) in std::mem::take(&mut self.shared) {
-            self.problem(format!("segment {id} is used in {count} slots that its use record does not count"));
-        }
         let (inodes, bytes) = (self.report.inodes, self.bytes);
         match self.state {
             Some(state) => self.expect((state.inodes, state.bytes) == (inodes, bytes), || {

@@ -207,7 +207,17 @@ impl World {
     }
 
     pub fn lookup(&self, parent: InodeId, text: &str) -> Option<InodeId> {
-        read::lookup(&self.view(), parent, &name(text)).ok().map(|attr| attr.inode)
+        match read::lookup(&self.view(), self.engine.slots(), parent, &name(text)).ok()? {
+            read::Found::Here(attr) => Some(attr.inode),
+            read::Found::Elsewhere(inode) => Some(inode),
+        }
+    }
+
+    pub fn parent(&self, directory: InodeId) -> InodeId {
+        match read::parent(&self.view(), self.engine.slots(), directory).unwrap() {
+            read::Found::Here(attr) => attr.inode,
+            read::Found::Elsewhere(inode) => inode,
+        }
     }
 
     /// Offsets, lengths and segment offsets of a file's extents.

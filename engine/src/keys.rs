@@ -1,7 +1,8 @@
 //! The table of record kinds and how a key is put together.
 //!
 //! Key = slot (u32 BE) | kind (u8) | id (u64 BE) | rest; values begin with a version byte. Records of the shard itself lie in the
-//! slot number [`SHARD_SLOT`], which no inode has, with the shard as id. In a slot, all inodes come before all
+//! slot number [`SHARD_SLOT`], which no inode has, with the shard as id; everything about a slot's files lies in the slot, so
+//! that a slot changes hands without being touched. In a slot, all inodes come before all
 //! dentries and these before extents: `ls -l` touches two runs of neighbours, and a tree's bulk (extents) lies apart.
 //! Invariants: byte values are never reused; a record's file owns its key and value and shows golden bytes.
 
@@ -14,13 +15,17 @@ pub mod counter;
 pub mod dentry;
 pub mod extent;
 pub mod inode;
+pub mod intent;
 pub mod layout;
 pub mod op_result;
 pub mod orphan;
+pub mod removed;
 pub mod segment;
 pub mod session;
 pub mod shard;
 pub mod shard_map;
+pub mod slots;
+pub mod usage;
 pub mod xattr;
 
 /// The slot part of keys of shard records; not a slot of inodes.
@@ -35,6 +40,8 @@ pub const PREFIX_BYTES: usize = 13;
 pub enum KeyKind {
     /// Next inode sequence of a slot.
     Counter = 0x10,
+    /// Inodes and bytes of a slot.
+    Usage = 0x11,
     /// Attributes, inline data or link target.
     Inode = 0x20,
     /// (parent, name) -> inode.
@@ -47,8 +54,12 @@ pub enum KeyKind {
     Backlink = 0x24,
     /// Nameless inode and its holder.
     Orphan = 0x25,
-    /// Live bytes of a segment in files of this slot.
+    /// Live bytes of a segment.
     Segment = 0x26,
+    /// A segment without live bytes, to be deleted.
+    DeadSegment = 0x27,
+    /// Orphans by holder.
+    OrphanOf = 0x28,
     /// Clock, generation, session counter and totals of a shard.
     State = 0x40,
     /// The mark of the last applied batch.
@@ -57,22 +68,25 @@ pub enum KeyKind {
     Session = 0x42,
     /// Replies of a session that the client may still ask for.
     OpResult = 0x43,
-    /// Orphans by holder.
-    OrphanOf = 0x44,
-    /// Number of slots with live bytes of a segment.
-    SegmentUse = 0x45,
-    /// Segments without live bytes, to be deleted.
-    DeadSegment = 0x46,
     /// Slots, shards and nodes; of shard 0 alone.
     ShardMap = 0x47,
+    /// The slots that the shard owns.
+    Slots = 0x48,
+    /// What a change of several shards has locked.
+    Intent = 0x49,
+    /// What a change of several shards, decided here, has left to others.
+    Decided = 0x4a,
+    /// The shard's replica here was removed: what is left of it goes.
+    Removed = 0x4b,
 }
 
 impl KeyKind {
     /// Every kind, in key order.
-    pub const ALL: [KeyKind; 16] = {
+    pub const ALL: [KeyKind; 20] = {
         use KeyKind::*;
         [
             Counter,
+            Usage,
             Inode,
             Dentry,
             Extent,
@@ -80,14 +94,17 @@ impl KeyKind {
             Backlink,
             Orphan,
             Segment,
+            DeadSegment,
+            OrphanOf,
             State,
             Applied,
             Session,
             OpResult,
-            OrphanOf,
-            SegmentUse,
-            DeadSegment,
             ShardMap,
+            Slots,
+            Intent,
+            Decided,
+            Removed,
         ]
     };
 
@@ -126,6 +143,29 @@ pub fn after(prefix: &[u8]) -> Vec<u8> {
     vec![u8::MAX; PREFIX_BYTES + 1]
 }
 
+/// What all keys of a kind in a slot begin with.
+pub(crate) fn slot_prefix(slot: SlotId, kind: KeyKind) -> Vec<u8> {
+    let mut key = slot.0.to_be_bytes().to_vec();
+    key.push(kind as u8);
+    key
+}
+
+/// Where the records of a shard lie, but for the applied mark: in its slots, then under its own id. Ranges `[from, to)`.
+pub fn of_owner(slots: &slots::Slots, shard: ShardId) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let runs = slots.runs().iter();
+    let mut ranges: Vec<_> =
+        runs.map(|(first, last)| (first.0.to_be_bytes().to_vec(), (last.0 + 1).to_be_bytes().to_vec())).collect();
+    for kind in KeyKind::ALL
+        .into_iter()
+        .filter(|kind| *kind >= KeyKind::State && !matches!(kind, KeyKind::Applied | KeyKind::Removed))
+    {
+        let prefix = of_shard(kind, shard, 0);
+        let end = after(&prefix);
+        ranges.push((prefix, end));
+    }
+    ranges
+}
+
 /// Every key of the store: `[from, to)`.
 pub fn whole() -> (Vec<u8>, Vec<u8>) {
     (Vec::new(), after(&[]))
@@ -160,7 +200,10 @@ mod tests {
         let bytes: Vec<u8> = KeyKind::ALL.iter().map(|kind| *kind as u8).collect();
         assert_eq!(
             bytes,
-            [0x10, 0x20, 0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x40, 0x41, 0x42, 0x43, 0x44, 0x45, 0x46, 0x47],
+            [
+                0x10, 0x11, 0x20, 0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28, 0x40, 0x41, 0x42, 0x43, 0x47, 0x48,
+                0x49, 0x4a, 0x4b
+            ],
             "byte values are never reused"
         );
         assert!(KeyKind::ALL.iter().all(|kind| KeyKind::from_byte(*kind as u8) == Some(*kind)));

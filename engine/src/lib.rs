@@ -11,6 +11,7 @@ pub mod error;
 pub mod fsck;
 pub mod keys;
 pub mod kv;
+pub mod locks;
 pub mod read;
 
 #[cfg(test)]
@@ -19,7 +20,8 @@ mod ops;
 mod txn;
 
 pub use effect::Effect;
-pub use engine::{Applied, Engine};
+pub use engine::{Applied, Engine, rehearse};
 pub use error::{Corrupt, EngineError, ReadError};
 pub use fsck::fsck;
 pub use kv::{Batch, Kv, KvError, View};
+pub use locks::Locks;

@@ -3,10 +3,12 @@
 //! Each verb has a file that checks, then stages, then replies; a refusal must come before the first staged change. Nothing here
 //! or below consults anything but the command, the transaction and constants.
 
+use pando_types::intent::Want;
 use pando_types::{Command, Envelope, Errno, FileKind, InodeId, OpId, Reply, SessionId, ShardId};
 
 use crate::error::{Corrupt, EngineError};
 use crate::keys::inode::{Head, Inode};
+use crate::keys::slots::Slots;
 use crate::kv::View;
 use crate::txn::{Admission, Txn};
 
@@ -14,6 +16,7 @@ mod acl;
 mod commit;
 mod create;
 mod extents;
+mod intent;
 mod link;
 mod names;
 mod orphan;
@@ -23,6 +26,7 @@ mod segments;
 mod session;
 mod setattr;
 mod shard_map;
+mod split;
 mod unlink;
 mod xattr;
 
@@ -31,6 +35,10 @@ mod xattr;
 pub(crate) enum OpError {
     /// It may not: a reply.
     Refused(Errno),
+    /// Not now: a change under way has locked what it needs.
+    Busy,
+    /// Not yet: this is to be known of other shards.
+    Wants(Vec<Want>),
     /// It could not: the replica halts.
     Engine(EngineError),
 }
@@ -56,18 +64,19 @@ impl From<Corrupt> for OpError {
 /// Mode of a new root directory.
 const ROOT_MODE: u32 = 0o755;
 
-/// The first entry of shard 0 makes the root directory.
-pub(crate) fn root<V: View>(txn: &mut Txn<'_, V>) {
+/// The first entry of shard 0 gives it every slot and makes the root directory.
+pub(crate) fn root<V: View>(txn: &mut Txn<'_, V>) -> Result<(), EngineError> {
     if txn.shard() != ShardId(0) {
-        return;
+        return Ok(());
     }
+    txn.set_slots(Slots::all());
     let head = Head {
         mode: ROOT_MODE,
         nlink: 2,
         parent: InodeId::ROOT,
         ..Head::new(FileKind::Directory, txn.now(), txn.generation())
     };
-    txn.insert(InodeId::ROOT, Inode { head, tail: Vec::new() });
+    txn.insert(InodeId::ROOT, Inode { head, tail: Vec::new() })
 }
 
 /// Carries out one command.
@@ -84,8 +93,13 @@ pub(crate) fn apply<V: View>(txn: &mut Txn<'_, V>, envelope: &Envelope) -> Resul
         Admission::Known(reply) => Ok(reply),
         Admission::Stale => Ok(Reply::Stale),
         Admission::New => {
+            if envelope.command.home().iter().any(|inode| !txn.owns(inode.slot())) {
+                return Ok(Reply::Elsewhere);
+            }
             let reply = carry_out(txn, op, &envelope.command)?;
-            txn.record(op, &reply)?;
+            if reply.is_final() {
+                txn.record(op, &reply)?;
+            }
             Ok(reply)
         }
     }
@@ -94,9 +108,16 @@ pub(crate) fn apply<V: View>(txn: &mut Txn<'_, V>, envelope: &Envelope) -> Resul
 /// What a client may not ask for.
 fn forbidden(session: SessionId, command: &Command) -> Option<Errno> {
     let allowed = match command {
-        Command::OpenSession | Command::Reclaim { .. } | Command::ForgetSegments { .. } | Command::SetShardMap(_) => {
-            session == SessionId::LEADER
-        }
+        Command::OpenSession
+        | Command::JoinSession { .. }
+        | Command::Reclaim { .. }
+        | Command::ForgetSegments { .. }
+        | Command::SetShardMap(_)
+        | Command::Prepare { .. }
+        | Command::Finish { .. }
+        | Command::Abort { .. }
+        | Command::Forget { .. }
+        | Command::Split { .. } => session == SessionId::LEADER,
         Command::CloseSession { session: closed } => session == SessionId::LEADER || session == *closed,
         _ => true,
     };
@@ -121,10 +142,19 @@ fn carry_out<V: View>(txn: &mut Txn<'_, V>, op: OpId, command: &Command) -> Resu
         Command::Reclaim { inodes } => reclaim::reclaim(txn, inodes),
         Command::ForgetSegments { segments } => segments::forget(txn, segments),
         Command::SetShardMap(map) => shard_map::set(txn, map),
+        Command::JoinSession { session } => session::join(txn, *session),
+        Command::Prepare { intent, wants } => intent::prepare(txn, *intent, wants),
+        Command::Decide(decide) => return intent::decide(txn, op, decide),
+        Command::Finish { intent, steps } => intent::finish(txn, *intent, steps),
+        Command::Abort { intent } => intent::abort(txn, *intent),
+        Command::Forget { intents } => intent::forget(txn, intents),
+        Command::Split { shard, slots, mark } => split::split(txn, *shard, slots, mark),
     };
     match result {
         Ok(reply) => Ok(reply),
         Err(OpError::Refused(errno)) => Ok(Reply::Refused(errno)),
+        Err(OpError::Busy) => Ok(Reply::Busy),
+        Err(OpError::Wants(wants)) => Ok(Reply::Wants(wants)),
         Err(OpError::Engine(error)) => Err(error),
     }
 }

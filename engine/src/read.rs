@@ -8,8 +8,8 @@ mod directory;
 mod inode;
 mod xattr;
 
-pub use admin::{dead_segments, free_orphans, segments_in_use, sessions, shard_map, totals};
+pub use admin::{dead_segments, decided, free_orphans, half, segments_in_use, sessions, shard_map, slots, totals};
 pub use content::{content, readlink};
-pub use directory::{lookup, parent, readdir};
+pub use directory::{Found, lookup, parent, readdir};
 pub use inode::getattr;
 pub use xattr::{getxattr, listxattr};

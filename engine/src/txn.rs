@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Included};
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use pando_types::{Generation, InodeId, ShardId, SlotId, Timestamp};
 
@@ -14,11 +15,16 @@ use crate::effect::Effect;
 use crate::error::{Corrupt, EngineError};
 use crate::keys::inode::{self, Head, Inode};
 use crate::keys::shard::{self, State};
+use crate::keys::slots::{self, Slots};
+use crate::keys::usage::{self, Usage};
 use crate::keys::{counter, layout};
 use crate::kv::{Batch, Record, View};
+use crate::locks::Locks;
 
+mod abroad;
 mod sessions;
 
+pub(crate) use abroad::Abroad;
 pub(crate) use sessions::Admission;
 
 /// See the module.
@@ -31,6 +37,11 @@ pub(crate) struct Txn<'v, V: View> {
     staged: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
     inodes: BTreeMap<InodeId, Cached>,
     counters: BTreeMap<SlotId, Counter>,
+    usages: BTreeMap<SlotId, Usage>,
+    slots: Slots,
+    locks: Arc<Locks>,
+    /// Of the command under way.
+    pub abroad: Abroad,
     sessions: sessions::Cache,
     effects: Vec<Effect>,
 }
@@ -50,12 +61,14 @@ struct Counter {
 pub(crate) struct Finished {
     pub batch: Batch,
     pub state: Option<State>,
+    pub slots: Slots,
+    pub locks: Arc<Locks>,
     pub effects: Vec<Effect>,
 }
 
 impl<'v, V: View> Txn<'v, V> {
     /// Begins a batch; `state` is `None` before the shard's first entry.
-    pub fn new(view: &'v V, shard: ShardId, state: Option<State>) -> Txn<'v, V> {
+    pub fn new(view: &'v V, shard: ShardId, state: Option<State>, slots: Slots, locks: Arc<Locks>) -> Txn<'v, V> {
         Txn {
             view,
             shard,
@@ -65,6 +78,10 @@ impl<'v, V: View> Txn<'v, V> {
             staged: BTreeMap::new(),
             inodes: BTreeMap::new(),
             counters: BTreeMap::new(),
+            usages: BTreeMap::new(),
+            slots,
+            locks,
+            abroad: Abroad::default(),
             sessions: sessions::Cache::default(),
             effects: Vec::new(),
         }
@@ -80,6 +97,32 @@ impl<'v, V: View> Txn<'v, V> {
 
     pub fn shard(&self) -> ShardId {
         self.shard
+    }
+
+    /// Whether a slot is the shard's.
+    pub fn owns(&self, slot: SlotId) -> bool {
+        self.slots.has(slot)
+    }
+
+    /// What changes under way have locked.
+    pub fn locks(&self) -> &Locks {
+        &self.locks
+    }
+
+    /// The same, to be changed.
+    pub fn locks_mut(&mut self) -> &mut Locks {
+        Arc::make_mut(&mut self.locks)
+    }
+
+    /// The slots that are the shard's.
+    pub fn slots(&self) -> &Slots {
+        &self.slots
+    }
+
+    /// The shard has these slots from now on.
+    pub fn set_slots(&mut self, slots: Slots) {
+        self.staged.insert(slots::key(self.shard), Some(slots.encode()));
+        self.slots = slots;
     }
 
     pub fn now(&self) -> Timestamp {
@@ -191,13 +234,17 @@ impl<'v, V: View> Txn<'v, V> {
         let head = &mut self.inode_mut(id)?.head;
         head.allocated = (head.allocated + more).checked_sub(less).ok_or_else(wrong)?;
         self.state.bytes = (self.state.bytes + more).checked_sub(less).ok_or_else(wrong)?;
+        let usage = self.usage(id.slot())?;
+        usage.bytes = (usage.bytes + more).checked_sub(less).ok_or_else(wrong)?;
         Ok(())
     }
 
     /// Adds a new inode, which occupies nothing yet.
-    pub fn insert(&mut self, id: InodeId, inode: Inode) {
+    pub fn insert(&mut self, id: InodeId, inode: Inode) -> Result<(), EngineError> {
         self.state.inodes += 1;
+        self.usage(id.slot())?.inodes += 1;
         self.inodes.insert(id, Cached { inode: Some(inode), dirty: true });
+        Ok(())
     }
 
     /// Removes an inode, whose extents, xattrs and names are gone.
@@ -206,6 +253,8 @@ impl<'v, V: View> Txn<'v, V> {
         self.allocate(id, 0, allocated)?;
         let wrong = || Corrupt("there are more inodes than the total".into());
         self.state.inodes = self.state.inodes.checked_sub(1).ok_or_else(wrong)?;
+        let usage = self.usage(id.slot())?;
+        usage.inodes = usage.inodes.checked_sub(1).ok_or_else(wrong)?;
         self.inodes.insert(id, Cached { inode: None, dirty: true });
         Ok(())
     }
@@ -217,6 +266,43 @@ impl<'v, V: View> Txn<'v, V> {
             Entry::Vacant(entry) => {
                 let inode = self.view.get(&inode::key(id))?.map(|value| Inode::decode(&value)).transpose()?;
                 Ok(entry.insert(Cached { inode, dirty: false }))
+            }
+        }
+    }
+
+    /// The first slot from `first` to `last` that has anything.
+    pub fn next_slot(&self, first: SlotId, last: SlotId) -> Result<Option<SlotId>, EngineError> {
+        let mut found = self.usages.range(first..=last).next().map(|(slot, _)| *slot);
+        self.view.scan(&first.0.to_be_bytes(), &(last.0 + 1).to_be_bytes(), &mut |key, _| {
+            let stored = key.first_chunk().map(|slot| SlotId(u32::from_be_bytes(*slot)));
+            found = found.into_iter().chain(stored).min();
+            ControlFlow::Break(())
+        })?;
+        Ok(found)
+    }
+
+    /// Hands what this slot holds to another shard's totals: what it is.
+    pub fn give(&mut self, slot: SlotId) -> Result<Usage, EngineError> {
+        let usage = *self.usage(slot)?;
+        let wrong = || Corrupt(format!("slot {slot} has more than its shard"));
+        self.state.inodes = self.state.inodes.checked_sub(usage.inodes).ok_or_else(wrong)?;
+        self.state.bytes = self.state.bytes.checked_sub(usage.bytes).ok_or_else(wrong)?;
+        Ok(usage)
+    }
+
+    /// Clocks and totals.
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    /// A slot's usage, to be changed.
+    fn usage(&mut self, slot: SlotId) -> Result<&mut Usage, EngineError> {
+        use std::collections::btree_map::Entry;
+        match self.usages.entry(slot) {
+            Entry::Occupied(entry) => Ok(entry.into_mut()),
+            Entry::Vacant(entry) => {
+                let stored = self.view.get(&usage::key(slot))?.map(|value| Usage::decode(&value)).transpose()?;
+                Ok(entry.insert(stored.unwrap_or_default()))
             }
         }
     }
@@ -247,6 +333,9 @@ impl<'v, V: View> Txn<'v, V> {
         for (slot, counter) in self.counters.into_iter().filter(|(_, counter)| counter.dirty) {
             staged.insert(counter::key(slot), Some(counter::encode(counter.next)));
         }
+        for (slot, usage) in self.usages {
+            staged.insert(usage::key(slot), Some(usage.encode()));
+        }
         let state = (!self.fresh).then_some(self.state);
         if let Some(state) = &state {
             staged.insert(shard::state_key(self.shard), Some(state.encode()));
@@ -260,7 +349,7 @@ impl<'v, V: View> Txn<'v, V> {
                 None => batch.delete(key),
             }
         }
-        Finished { batch, state, effects: self.effects }
+        Finished { batch, state, slots: self.slots, locks: self.locks, effects: self.effects }
     }
 }
 

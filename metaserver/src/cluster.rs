@@ -7,7 +7,7 @@ use std::sync::Arc;
 use pando_types::request::{MountInfo, Secret};
 use pando_types::shard_map::ShardMap;
 use pando_types::{FsError, NodeId};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 /// See the module.
 pub(crate) struct Cluster {
@@ -17,12 +17,14 @@ pub(crate) struct Cluster {
     pub mount: MountInfo,
     /// What lets new nodes in.
     pub token: Secret,
+    /// A shard that has a replica here has handed slots to a new one.
+    pub split: Notify,
     map: watch::Sender<Option<Arc<ShardMap>>>,
 }
 
 impl Cluster {
     pub fn new(node: NodeId, mount: MountInfo, token: Secret) -> Cluster {
-        Cluster { node, mount, token, map: watch::Sender::new(None) }
+        Cluster { node, mount, token, split: Notify::new(), map: watch::Sender::new(None) }
     }
 
     /// The cluster's id.

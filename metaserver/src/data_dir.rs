@@ -20,7 +20,7 @@ use pando_types::request::Secret;
 use serde::Deserialize;
 
 /// The version of everything in the directory.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
 
 const FORMAT: &str = "FORMAT";
 const FORMAT_PART: &str = "FORMAT.part";
@@ -443,11 +443,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let text = |format: &str| format!("format = {format}\ncluster = \"c\"\nnode = 1\nobject_store = \"{STORE}\"\n");
         for (file, content, expected) in [
-            (FORMAT, text("2"), "has format version 2, this program reads version 1"),
-            (FORMAT, text("1") + "more = 1\n", "is damaged (unknown field"),
-            (FORMAT, text("1").replace("node = 1\n", ""), "is damaged (missing field"),
+            (FORMAT, text("1"), "has format version 1, this program reads version 2"),
+            (FORMAT, text("2") + "more = 1\n", "is damaged (unknown field"),
+            (FORMAT, text("2").replace("node = 1\n", ""), "is damaged (missing field"),
             (FORMAT, String::new(), "is damaged (no format version"),
-            (FORMAT, text("1").replace("file", "s3"), "go back to the first"),
+            (FORMAT, text("2").replace("file", "s3"), "go back to the first"),
             ("thesis.tex", String::new(), "is not empty and not a Pando data directory"),
         ] {
             let file = dir.path().join(file);
@@ -486,7 +486,7 @@ mod tests {
             s3_endpoint: Some("http://h".into()),
         };
         let golden =
-            "format = 1\ncluster = \"00ff\"\nnode = 1\nobject_store = \"s3://b/p\"\ns3_endpoint = \"http://h\"\n";
+            "format = 2\ncluster = \"00ff\"\nnode = 1\nobject_store = \"s3://b/p\"\ns3_endpoint = \"http://h\"\n";
         assert_eq!(identity.to_toml(), golden);
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join(FORMAT), golden).unwrap();

@@ -9,11 +9,12 @@ use std::time::{Duration, Instant};
 
 use pando_engine::Effect;
 use pando_segments::Store;
-use pando_types::FsError;
 use pando_types::request::Collected;
+use pando_types::{FsError, ShardId};
 use tokio::sync::{Mutex, mpsc};
 use tracing::{info, warn};
 
+use crate::peers::Nodes;
 use crate::shard::Shard;
 
 mod orphans;
@@ -35,6 +36,7 @@ const PAUSE_MAX: Duration = Duration::from_millis(200);
 /// Collects the garbage of one shard.
 pub struct Collector {
     shard: Arc<Shard>,
+    nodes: Arc<Nodes>,
     store: Store,
     /// One listing of the store at a time.
     listing: Mutex<()>,
@@ -58,8 +60,8 @@ impl Pace {
 
 impl Collector {
     /// A collector that does nothing by itself.
-    pub fn new(shard: Arc<Shard>, store: Store) -> Collector {
-        Collector { shard, store, listing: Mutex::default() }
+    pub fn new(shard: Arc<Shard>, nodes: Arc<Nodes>, store: Store) -> Collector {
+        Collector { shard, nodes, store, listing: Mutex::default() }
     }
 
     /// Collects everything there is now; `None` when a collection is under way already.
@@ -73,7 +75,10 @@ impl Collector {
     async fn collect(&self, pace: Pace) -> Result<Collected, FsError> {
         let orphans = orphans::collect_all(&self.shard, pace).await?;
         let dead_segments = segments::collect_dead(&self.shard, &self.store, pace).await?;
-        let (leaked_segments, objects) = segments::collect_leaked(&self.shard, &self.store, pace).await?;
+        let (leaked_segments, objects) = match self.shard.id {
+            ShardId(0) => segments::collect_leaked(&self.nodes, &self.shard, &self.store, pace).await?,
+            _ => (0, 0),
+        };
         Ok(Collected { orphans, dead_segments, leaked_segments, objects })
     }
 
@@ -104,19 +109,24 @@ impl Collector {
     }
 
     async fn perform(&self, effects: Vec<Effect>) -> Result<(), FsError> {
-        let (mut orphans, mut dead) = (Vec::new(), Vec::new());
+        let (mut orphans, mut dead, mut closed) = (Vec::new(), Vec::new(), false);
         for effect in effects {
             match effect {
                 Effect::OrphanFree(inode) => orphans.push(inode),
-                Effect::SegmentDead(slot, segment) => dead.push((slot, segment)),
+                Effect::SegmentDead(segment) => dead.push(segment),
                 Effect::SessionOpened(session) => self.shard.sessions.insert(session),
-                Effect::SessionClosed(session) => self.shard.sessions.remove(session),
+                Effect::SessionClosed(session) => {
+                    self.shard.sessions.remove(session);
+                    closed = true;
+                }
                 // Taken note of by each replica as it was applied.
-                Effect::ShardMapChanged => {}
+                Effect::ShardMapChanged | Effect::Split(_) => {}
+                // `intents.rs` looks at what is under way.
+                Effect::IntentBegun(_) | Effect::IntentDecided(_) => {}
             }
         }
         let left = orphans::reclaim(&self.shard, orphans, Pace::Background).await?;
-        if left {
+        if left || closed {
             orphans::collect_all(&self.shard, Pace::Background).await?;
         }
         segments::delete_dead(&self.shard, &self.store, dead, Pace::Background).await.map(|_| ())
@@ -127,13 +137,13 @@ impl Collector {
         segments::collect_dead(&self.shard, &self.store, Pace::Background).await.map(|_| ())
     }
 
-    /// Looks for leaked segments now and again; runs until it is dropped.
+    /// Looks for leaked segments of all shards now and again, where shard 0 is led; runs until it is dropped.
     pub async fn run_leaks(self: Arc<Self>) {
         tokio::time::sleep(LEAK_FIRST).await;
         loop {
-            if self.shard.group.is_leader() {
+            if self.shard.id == ShardId(0) && self.shard.group.is_leader() {
                 let _alone = self.listing.lock().await;
-                match segments::collect_leaked(&self.shard, &self.store, Pace::Background).await {
+                match segments::collect_leaked(&self.nodes, &self.shard, &self.store, Pace::Background).await {
                     Ok((0, _)) => {}
                     Ok((leaked, objects)) => info!(leaked, objects, "deleted segments that nothing refers to"),
                     Err(error) => warn!(%error, "leaked segments are left for later"),

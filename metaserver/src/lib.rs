@@ -8,6 +8,7 @@ mod cluster;
 pub mod config;
 pub mod data_dir;
 mod gc;
+mod intents;
 mod peers;
 mod placement;
 mod propose;

@@ -4,14 +4,16 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use dashmap::DashMap;
 use futures::future::BoxFuture;
 use pando_raft::{PeerAnswer, PeerError, Peers};
 use pando_rpc::{Pool, RpcError};
 use pando_types::request::{Request, RequestMessage, Response};
-use pando_types::shard_map::ClusterTag;
+use pando_types::shard_map::{ClusterTag, ShardMap};
 use pando_types::{ErrorKind, FsError, Generation, MapEpoch, NodeId, ShardId};
 use tokio::time::Instant;
 
@@ -26,11 +28,20 @@ const ROUND_PAUSE: Duration = Duration::from_millis(200);
 pub(crate) struct Nodes {
     cluster: Arc<Cluster>,
     pool: Arc<Pool>,
+    /// Who answered last for a shard.
+    leaders: DashMap<ShardId, NodeId>,
+    /// With whom the search for a leader begins.
+    turn: AtomicUsize,
 }
 
 impl Nodes {
     pub fn new(cluster: Arc<Cluster>) -> Nodes {
-        Nodes { cluster, pool: Arc::default() }
+        Nodes { cluster, pool: Arc::default(), leaders: DashMap::new(), turn: AtomicUsize::new(0) }
+    }
+
+    /// The newest map that is known here.
+    pub fn map(&self) -> Result<Arc<ShardMap>, FsError> {
+        self.cluster.map()
     }
 
     /// Asks one node.
@@ -38,6 +49,40 @@ impl Nodes {
         let address = self.cluster.address_of(node);
         let address = address.ok_or_else(|| FsError::unavailable(format!("node {node} is not in the shard map")))?;
         ask(&self.pool, &address, request).await
+    }
+}
+
+impl Nodes {
+    /// Asks whoever leads a shard. What a node may have taken is not asked again: it may yet be carried out.
+    pub async fn ask_shard(&self, shard: ShardId, request: Request) -> Result<Response, FsError> {
+        let map = self.cluster.map()?;
+        let of_map = map.shard(shard).ok_or_else(|| FsError::unavailable(format!("there is no shard {shard}")))?;
+        let mut next = of_map.replicas.clone();
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed) % next.len().max(1);
+        next.rotate_left(turn);
+        next.extend(of_map.leader);
+        next.extend(self.leaders.get(&shard).map(|leader| *leader));
+        let mut asked = HashSet::new();
+        let mut failure = FsError::unavailable(format!("shard {shard} has no leader"));
+        while let Some(node) = next.pop() {
+            let Some(address) = self.cluster.address_of(node).filter(|_| asked.insert(node)) else { continue };
+            self.leaders.remove(&shard);
+            match self.pool.call(&address, &unrouted(request.clone()), ASK_TIMEOUT).await {
+                Ok(answer) => match answer.result {
+                    Err(FsError { kind: ErrorKind::Redirect(map), .. }) => {
+                        next.extend(map.shard(shard).and_then(|shard| shard.leader));
+                    }
+                    Err(error) => return Err(error),
+                    Ok(answer) => {
+                        self.leaders.insert(shard, node);
+                        return Ok(answer);
+                    }
+                },
+                Err(error @ RpcError::Connect { .. }) => failure = error.into(),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(failure)
     }
 }
 

@@ -11,6 +11,8 @@ pub(crate) mod planner;
 /// Slots over which the root's directories are spread: enough to hand a shard's load out in small parts, few enough that
 /// each holds whole trees. Slot 0 is the root's own.
 const SPREAD_SLOTS: u64 = 1024;
+/// The last of them.
+pub(crate) const SPREAD_LAST: SlotId = SlotId(SPREAD_SLOTS as u32);
 
 /// The slot of a directory made as `name` in `parent`. Locality by default: a tree stays in one slot, so that rename within
 /// it touches one shard. The first level is spread, since that is where a cluster's users and projects part.

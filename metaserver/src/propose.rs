@@ -16,6 +16,7 @@ use bytes::Bytes;
 use pando_raft::{Group, ProposeError};
 use pando_rpc::Deadline;
 use pando_types::command::{CommitContent, NewNode};
+use pando_types::intent::Step;
 use pando_types::limits::{COMMANDS_PER_ENTRY_MAX, ENTRY_BYTES_MAX, PROPOSAL_BYTES_QUEUED_MAX, PROPOSALS_QUEUED_MAX};
 use pando_types::{
     Command, Envelope, Errno, ErrorKind, FsError, Generation, LogEntry, OpId, Reply, SessionId, Timestamp, codec,
@@ -199,7 +200,7 @@ pub(crate) fn size_bound(command: &Command) -> usize {
         },
         Command::SetXattr { value, .. } => value.len(),
         Command::ReleaseOrphans { inodes } | Command::Reclaim { inodes } => inodes.len() * 10,
-        Command::ForgetSegments { segments } => segments.len() * 25,
+        Command::ForgetSegments { segments } => segments.len() * 20,
         Command::Commit(commit) => {
             let content = |c: &CommitContent| match c {
                 CommitContent::Extents(extents) => extents.len() * 50,
@@ -208,9 +209,26 @@ pub(crate) fn size_bound(command: &Command) -> usize {
             let file = |f: &pando_types::command::FileCommit| 100 + f.punch.len() * 20 + content(&f.content);
             commit.files.iter().map(file).sum::<usize>() + commit.segments.len() * 30
         }
+        Command::Prepare { wants, .. } => wants.len() * 300,
+        Command::Finish { steps, .. } => steps.iter().map(step_bound).sum(),
+        Command::Decide(decide) => {
+            let facts: usize = decide.facts.iter().map(|(_, facts)| facts.len() * 400).sum();
+            facts + size_bound(&decide.command)
+        }
+        Command::Forget { intents } => intents.len() * 30,
+        Command::SetShardMap(map) => map.nodes.len() * 1000 + map.shards.len() * 100 + map.ranges.len() * 20,
+        Command::Split { slots, mark, .. } => slots.len() * 12 + mark.len(),
         _ => 0,
     };
     COMMAND_BYTES + variable
+}
+
+fn step_bound(step: &Step) -> usize {
+    let xattrs = match step {
+        Step::InsertDirectory { xattrs, .. } => xattrs.iter().map(|(name, value)| name.len() + value.len() + 10).sum(),
+        _ => 0,
+    };
+    700 + xattrs
 }
 
 /// Wall time that never goes back.

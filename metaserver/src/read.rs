@@ -2,14 +2,20 @@
 //!
 //! Not here: what is read (`pando_engine::read`). Invariant: nothing is read without a fence before it.
 
+use std::time::Duration;
+
+use pando_engine::keys::slots::Slots;
 use pando_engine::keys::{op_result, session};
 use pando_engine::kv::rocks::RocksView;
-use pando_engine::{Corrupt, Kv, ReadError, View};
+use pando_engine::{Corrupt, Kv, Locks, ReadError, View};
 use pando_raft::ProposeError;
-use pando_types::{Errno, ErrorKind, FsError, OpId, ShardId};
+use pando_types::{Errno, ErrorKind, FsError, OpId, ShardId, SlotId};
 use tracing::error;
 
 use crate::shard::Shard;
+
+/// A read waits so long for a change of several shards; then its client asks again.
+const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 
 impl Shard {
     /// Reads a view that contains every change acknowledged before this call. Short reads only: it runs on the caller's task.
@@ -19,6 +25,33 @@ impl Shard {
     ) -> Result<T, FsError> {
         self.fence().await?;
         read(&self.kv.view()).map_err(|e| self.failed(e))
+    }
+
+    /// The same of a slot of the shard. Waits while a change of several shards that is under way has `locked` what is read:
+    /// elsewhere it may be seen already.
+    pub(crate) async fn read_of<T>(
+        &self,
+        slot: SlotId,
+        locked: impl Fn(&Locks) -> bool,
+        read: impl FnOnce(&RocksView<'_>, &Slots) -> Result<T, ReadError>,
+    ) -> Result<T, FsError> {
+        loop {
+            self.fence().await?;
+            // Before the view: who sees no lock sees what came of it.
+            if !locked(&self.territory().locks) {
+                break;
+            }
+            if !self.wait_for(|territory| !locked(&territory.locks), LOCK_PATIENCE).await {
+                return Err(FsError::unavailable("a change of these files is under way"));
+            }
+        }
+        let view = self.kv.view();
+        // After the view: what was handed over by then is not read.
+        let territory = self.territory();
+        if !territory.slots.has(slot) {
+            return Err(FsError::unavailable("these files are being handed to another shard"));
+        }
+        read(&view, &territory.slots).map_err(|e| self.failed(e))
     }
 
     /// The same on a thread of its own, for reads of seconds.

@@ -6,8 +6,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
+use pando_engine::Kv;
+use pando_engine::keys::removed;
+use pando_engine::keys::slots::Slots;
 use pando_engine::kv::rocks::RocksKv;
-use pando_raft::{Host, PeerAnswer, RaftError};
+use pando_raft::{Host, MachineError, PeerAnswer, RaftError};
 use pando_segments::Store;
 use pando_types::request::Replica;
 use pando_types::{FsError, ShardId};
@@ -21,6 +24,8 @@ use crate::peers::Nodes;
 use crate::sessions;
 use crate::shard::{self, Running, Shard, ShardError};
 
+/// Between two tries to start what a split has begun.
+const SPLIT_RETRY: Duration = Duration::from_millis(500);
 /// The proposals still under way when the server stops get this long.
 const PROPOSALS_GRACE: Duration = Duration::from_secs(5);
 /// Those of a replica that is no member any more: they cannot succeed.
@@ -46,6 +51,21 @@ pub(crate) struct Entry {
     collector: Arc<Collector>,
     tasks: Tasks,
     proposing: JoinHandle<()>,
+}
+
+fn unavailable(error: &dyn std::fmt::Display) -> FsError {
+    FsError::unavailable(error.to_string())
+}
+
+/// Starts what splits have begun; works until it is dropped.
+pub(crate) async fn follow_splits(replicas: Arc<Replicas>) {
+    loop {
+        replicas.cluster.split.notified().await;
+        while let Err(error) = replicas.start_split().await {
+            warn!(%error, "a new shard's replica cannot be started yet");
+            tokio::time::sleep(SPLIT_RETRY).await;
+        }
+    }
 }
 
 /// Background tasks; they end when this is dropped.
@@ -91,13 +111,48 @@ impl Replicas {
         self.host.receive(shard, message).await
     }
 
-    /// Starts a replica of a shard that this node is new to, unless it runs already.
-    pub async fn start_new(&self, id: ShardId) -> Result<(), ShardError> {
+    /// Starts a replica of a shard that this node is new to, unless it runs already. `slots`: what the shard has; EAGAIN while
+    /// a replica here has not got so far as to have handed them over.
+    pub async fn start_new(&self, id: ShardId, slots: &Slots) -> Result<(), FsError> {
         let _alone = self.changing.lock().await;
-        if self.shard(id).is_none() && !self.host.recorded()?.contains(&id) {
+        if self.shard(id).is_none() && !self.host.recorded().map_err(|e| unavailable(&e))?.contains(&id) {
+            if let Some(other) = self.shards().iter().find(|shard| !shard.territory().slots.both(slots).is_empty()) {
+                let why =
+                    format!("the replica of shard {} here has not handed the slots of shard {id} over yet", other.id);
+                return Err(FsError::unavailable(why));
+            }
+            shard::erase(&self.kv, id).map_err(|e| unavailable(&e))?;
+        }
+        self.start_alone(id).await.map(|_| ()).map_err(|e| unavailable(&e))
+    }
+
+    /// Starts the replicas of shards that have begun with slots of others here, and have no log yet.
+    pub async fn start_split(&self) -> Result<(), ShardError> {
+        let _alone = self.changing.lock().await;
+        let recorded = self.host.recorded()?;
+        let begun = removed::applied(&self.kv.view()).map_err(MachineError::new)?;
+        for id in begun.into_iter().filter(|id| !recorded.contains(id)) {
+            // A log whose state a crash could take back would not fit the state that comes again.
+            let kv = self.kv.clone();
+            let flushed = tokio::task::spawn_blocking(move || kv.flush().map_err(MachineError::new)).await;
+            flushed.map_err(MachineError::new)??;
+            let engine = pando_engine::Engine::open(self.kv.clone(), id)?;
+            let mark = engine.applied().unwrap_or_default().to_vec();
+            drop(engine);
+            if self.host.seed(id, &mark).await? {
+                self.start_alone(id).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Goes on with removals that were cut off, before anything is started.
+    pub async fn finish_removals(&self) -> Result<(), ShardError> {
+        for id in removed::all(&self.kv.view()).map_err(MachineError::new)? {
+            self.host.erase(id).await?;
             shard::erase(&self.kv, id)?;
         }
-        self.start_alone(id).await.map(|_| ())
+        Ok(())
     }
 
     /// Starts a replica, unless it runs already.
@@ -113,7 +168,7 @@ impl Replicas {
         }
         let Running { shard, effects, proposing } =
             Shard::start(&self.host, id, self.cluster.clone(), self.nodes.clone(), self.kv.clone()).await?;
-        let collector = Arc::new(Collector::new(shard.clone(), self.store.clone()));
+        let collector = Arc::new(Collector::new(shard.clone(), self.nodes.clone(), self.store.clone()));
         let tasks = Tasks(vec![
             tokio::spawn(sessions::expire(shard.clone(), self.session_ttl)).abort_handle(),
             tokio::spawn(collector.clone().run(effects)).abort_handle(),
@@ -133,10 +188,10 @@ impl Replicas {
             return Err(FsError::unavailable("this node is a member by a later entry of the log"));
         }
         if self.take(id, FORMER_GRACE).await {
-            let failed = |e: RaftError| FsError::unavailable(e.to_string());
-            self.host.stop(id).await.map_err(failed)?;
-            // Without a log it is not started again; its state goes when the node is asked to hold the shard anew.
-            self.host.erase(id).await.map_err(failed)?;
+            self.host.stop(id).await.map_err(|e| unavailable(&e))?;
+            shard::note_removed(&self.kv, id).map_err(|e| unavailable(&e))?;
+            self.host.erase(id).await.map_err(|e| unavailable(&e))?;
+            shard::erase(&self.kv, id).map_err(|e| unavailable(&e))?;
             info!(shard = %id, "this node has no replica any more");
         }
         Ok(())

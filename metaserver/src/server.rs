@@ -24,9 +24,10 @@ use tracing::{info, warn};
 use crate::cluster::Cluster;
 use crate::config::{Config, ConfigError};
 use crate::data_dir::{DataDir, DataDirError};
+use crate::intents;
 use crate::peers::Nodes;
 use crate::placement::mover;
-use crate::replicas::Replicas;
+use crate::replicas::{self, Replicas};
 use crate::service::Service;
 use crate::shard::ShardError;
 
@@ -160,6 +161,8 @@ impl Server {
         service.serve(&replicas);
         let tasks = Tasks(vec![
             tokio::spawn(mover::run(replicas.clone())).abort_handle(),
+            tokio::spawn(replicas::follow_splits(replicas.clone())).abort_handle(),
+            tokio::spawn(intents::run(replicas.clone())).abort_handle(),
             tokio::spawn(mover::ask_for_map(replicas.clone())).abort_handle(),
             tokio::spawn(membership::announce(replicas.clone(), address, config.labels)).abort_handle(),
         ]);

@@ -47,7 +47,9 @@ impl Service {
             Request::ShardMap => here.hinted_map().map(Response::ShardMap),
             Request::Mount => Ok(Response::Mount(here.cluster.mount.clone())),
             Request::OpenSession => session::open(here).await,
-            Request::KeepAlive { session } => session::keep_alive(here, session).await,
+            Request::JoinSession { shard, session } => session::join(here, shard, session).await,
+            Request::KeepAlive { shard, session } => session::keep_alive(here, epoch, shard, session).await,
+            Request::CloseSession { shard, session } => session::close(here, shard, session).await,
             Request::Change(envelope) => namespace::change(here, epoch, envelope).await,
             Request::Lookup { parent, name } => namespace::lookup(here, epoch, parent, name).await,
             Request::GetAttr { inode } => namespace::getattr(here, epoch, inode).await,
@@ -59,13 +61,13 @@ impl Service {
             Request::GetXattr { inode, name } => namespace::getxattr(here, epoch, inode, name).await,
             Request::ListXattr { inode } => namespace::listxattr(here, epoch, inode).await,
             Request::Parent { inode } => namespace::parent(here, epoch, inode).await,
-            Request::Totals => admin::totals(here).await,
-            Request::Fsck => admin::fsck(here, &self.checking).await,
-            Request::SegmentsInUse { segments } => admin::segments_in_use(here, segments).await,
-            Request::Collect => admin::collect(here).await,
+            Request::Totals { shard } => admin::totals(here, shard).await,
+            Request::Fsck { shard } => admin::fsck(here, shard, &self.checking).await,
+            Request::SegmentsInUse { shard, segments } => admin::segments_in_use(here, shard, segments).await,
+            Request::Collect { shard } => admin::collect(here, shard).await,
             Request::Status => admin::status(here).await,
             Request::Raft { cluster, shard, message } => node::raft(here, &cluster, shard, &message).await,
-            Request::StartReplica { cluster, shard } => node::start_replica(here, &cluster, shard).await,
+            Request::StartReplica { cluster, shard, slots } => node::start_replica(here, &cluster, shard, slots).await,
             Request::StopReplica { cluster, shard, members_at } => {
                 node::stop_replica(here, &cluster, shard, members_at).await
             }
@@ -73,6 +75,11 @@ impl Service {
             Request::Join(join) => placement::join(here, join).await,
             Request::ChangeNode { node, change } => placement::change_node(here, node, change).await,
             Request::TransferShard { shard, to } => placement::transfer(here, shard, to).await,
+            Request::SplitShard { shard } => placement::split(here, shard).await,
+            Request::MoveReplica { shard, from, to } => placement::move_replica(here, shard, from, to).await,
+            Request::HalfOf { shard } => placement::half_of(here, shard).await,
+            Request::TakePart { cluster, shard, command } => node::take_part(here, &cluster, shard, command).await,
+            Request::Outcome { cluster, shard, intent } => node::outcome(here, &cluster, shard, intent).await,
         }
     }
 }
@@ -98,15 +105,18 @@ impl Replicas {
 
     /// The leading replica of an inode's shard, if the request was routed by our map.
     pub(crate) fn shard_of(&self, epoch: MapEpoch, inode: InodeId) -> Result<Arc<Shard>, FsError> {
+        let map = self.check_epoch(epoch)?;
+        let shard = map.shard_of(inode.slot()).ok_or_else(|| FsError::bug("the shard map has a gap"))?;
+        self.led(shard.id)
+    }
+
+    /// The map, if the request was routed by it.
+    pub(crate) fn check_epoch(&self, epoch: MapEpoch) -> Result<Arc<ShardMap>, FsError> {
         let map = self.cluster.map()?;
         if epoch > map.epoch {
             return Err(FsError::unavailable("this server has not got the newest shard map yet"));
         }
-        if epoch < map.epoch {
-            return Err(redirect(self.hinted_map()?));
-        }
-        let shard = map.shard_of(inode.slot()).ok_or_else(|| FsError::bug("the shard map has a gap"))?;
-        self.led(shard.id)
+        if epoch < map.epoch { Err(redirect(self.hinted_map()?)) } else { Ok(map) }
     }
 
     /// The map with the leaders that are known here.

@@ -7,16 +7,20 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use pando_engine::keys::removed;
+use pando_engine::keys::slots::Slots;
+use pando_engine::kv::Batch;
 use pando_engine::kv::rocks::RocksKv;
-use pando_engine::{Effect, Engine, EngineError, Kv, read};
+use pando_engine::{Effect, Engine, EngineError, Kv, Locks, read};
 use pando_raft::{Flusher, Group, Host, ImageSource, Machine, MachineError, Peers, ProposeError, RaftError};
+use pando_types::intent::IntentId;
 use pando_types::limits::EFFECTS_QUEUED_MAX;
-use pando_types::shard_map::SlotRange;
-use pando_types::{LogEntry, NodeId, Reply, ShardId, SlotId, codec};
-use tokio::sync::mpsc;
+use pando_types::{LogEntry, NodeId, Reply, ShardId, codec};
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tracing::error;
 
@@ -59,6 +63,9 @@ pub struct Shard {
     pub(crate) kv: Arc<RocksKv>,
     pub(crate) proposer: Proposer,
     pub(crate) sessions: sessions::Table,
+    territory: watch::Receiver<Arc<Territory>>,
+    /// Attempts at changes of several shards that were begun here.
+    attempts: AtomicU64,
 }
 
 /// What a started shard leaves running.
@@ -82,13 +89,22 @@ impl Shard {
         kv: Arc<RocksKv>,
     ) -> Result<Running, ShardError> {
         let (effects_to, effects) = mpsc::channel(EFFECTS_QUEUED_MAX);
-        let slots = slots_of(id);
         let node = cluster.node;
-        let replica = Replica { engine: Engine::open(kv.clone(), id)?, slots, effects: effects_to, cluster };
+        let (territory, known) = watch::channel(Arc::default());
+        let replica = Replica { engine: Engine::open(kv.clone(), id)?, territory, effects: effects_to, cluster };
+        replica.publish();
         replica.adopt_map()?;
         let group = host.start(id, node, replica, peers).await?;
         let (proposer, proposing) = Proposer::start(group.clone());
-        let shard = Arc::new(Shard { id, group, kv, proposer, sessions: sessions::Table::default() });
+        let shard = Arc::new(Shard {
+            id,
+            group,
+            kv,
+            proposer,
+            sessions: sessions::Table::default(),
+            territory: known,
+            attempts: AtomicU64::new(0),
+        });
         Ok(Running { shard, effects, proposing })
     }
 
@@ -105,6 +121,28 @@ impl Shard {
         self.group.members().contains_key(&node) && self.group.members_at() >= Some(members_at)
     }
 
+    /// What the shard has and what is locked of it, as far as this replica has applied its log.
+    pub fn territory(&self) -> Arc<Territory> {
+        self.territory.borrow().clone()
+    }
+
+    /// Waits until that is another one, for so long at most.
+    pub async fn territory_changed(&self, before: &Arc<Territory>, patience: Duration) {
+        self.wait_for(|territory| !Arc::ptr_eq(territory, before), patience).await;
+    }
+
+    /// Waits until it is as wanted; false if it is not in time.
+    pub async fn wait_for(&self, wanted: impl FnMut(&Arc<Territory>) -> bool, patience: Duration) -> bool {
+        let mut territory = self.territory.clone();
+        tokio::time::timeout(patience, territory.wait_for(wanted)).await.is_ok_and(|found| found.is_ok())
+    }
+
+    /// Names an attempt at a change of several shards; for the leader.
+    pub fn new_intent(&self) -> IntentId {
+        let number = self.attempts.fetch_add(1, Ordering::Relaxed);
+        IntentId { shard: self.id, term: self.group.term(), number }
+    }
+
     /// Whether this replica is the only one.
     pub fn is_alone(&self, node: NodeId) -> bool {
         self.group.members().keys().eq([&node])
@@ -119,18 +157,30 @@ impl Shard {
 
 /// Removes what an earlier replica has left of a shard's state.
 pub(crate) fn erase(kv: &Arc<RocksKv>, id: ShardId) -> Result<(), MachineError> {
-    image::erase(kv, &slots_of(id))
+    image::erase(kv, id)?;
+    let mut batch = Batch::default();
+    batch.delete(removed::key(id));
+    kv.write(batch).map_err(MachineError::new)
 }
 
-/// The slots of a shard: all of them, while there is one.
-fn slots_of(id: ShardId) -> SlotRange {
-    SlotRange { first: SlotId(0), last: SlotId(SlotId::COUNT - 1), shard: id }
+/// Notes, durably, that log and state of this node's replica are to go.
+pub(crate) fn note_removed(kv: &Arc<RocksKv>, id: ShardId) -> Result<(), MachineError> {
+    let mut batch = Batch::default();
+    batch.put(removed::key(id), removed::encode());
+    kv.write(batch).and_then(|()| kv.flush()).map_err(MachineError::new)
+}
+
+/// What a shard has, and what changes under way have locked of it, as its log says.
+#[derive(Debug, Default)]
+pub(crate) struct Territory {
+    pub slots: Slots,
+    pub locks: Arc<Locks>,
 }
 
 /// The shard's state machine, driven by its group.
 struct Replica {
     engine: Engine<RocksKv>,
-    slots: SlotRange,
+    territory: watch::Sender<Arc<Territory>>,
     effects: mpsc::Sender<Effect>,
     cluster: Arc<Cluster>,
 }
@@ -142,6 +192,18 @@ impl Replica {
             self.cluster.adopt(map);
         }
         Ok(())
+    }
+
+    /// Lets readers know what is theirs to read. After the write: who sees no lock reads what came of it.
+    fn publish(&self) {
+        let (slots, locks) = (self.engine.slots(), self.engine.locks());
+        self.territory.send_if_modified(|known| {
+            let changed = known.slots != *slots || !Arc::ptr_eq(&known.locks, locks);
+            if changed {
+                *known = Arc::new(Territory { slots: slots.clone(), locks: locks.clone() });
+            }
+            changed
+        });
     }
 }
 
@@ -156,8 +218,12 @@ impl Machine for Replica {
             .map_err(MachineError::new)
             .and_then(|entries| self.engine.apply(mark, &entries).map_err(MachineError::new))
             .inspect_err(|error| error!(shard = %self.engine.shard(), %error, "this shard's replica halts"))?;
+        self.publish();
         if applied.effects.contains(&Effect::ShardMapChanged) {
             self.adopt_map()?;
+        }
+        if applied.effects.iter().any(|effect| matches!(effect, Effect::Split(_))) {
+            self.cluster.split.notify_one();
         }
         for effect in applied.effects {
             if self.effects.try_send(effect).is_err() {
@@ -177,7 +243,7 @@ impl Machine for Replica {
     }
 
     fn write_image(&mut self) -> Result<Box<dyn ImageSource>, MachineError> {
-        image::write(self.engine.kv().clone(), &self.slots)
+        image::write(self.engine.kv().clone(), self.engine.shard())
     }
 
     fn read_image(
@@ -185,10 +251,11 @@ impl Machine for Replica {
         mark: &[u8],
         chunks: &mut dyn Iterator<Item = Result<Bytes, MachineError>>,
     ) -> Result<(), MachineError> {
-        image::read(self.engine.kv(), &self.slots, chunks)?;
-        self.engine = Engine::open(self.engine.kv().clone(), self.slots.shard).map_err(MachineError::new)?;
+        image::read(self.engine.kv(), self.engine.shard(), chunks)?;
+        self.engine = Engine::open(self.engine.kv().clone(), self.engine.shard()).map_err(MachineError::new)?;
         // The mark comes last: a crash before it leaves a state without one, and the image is read again.
         self.engine.apply(mark, &[]).map_err(MachineError::new)?;
+        self.publish();
         self.adopt_map()
     }
 }

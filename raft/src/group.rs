@@ -296,7 +296,7 @@ fn refused(e: impl fmt::Display) -> Answer {
     Answer::Refused(e.to_string())
 }
 
-fn nodes(members: BTreeMap<NodeId, String>) -> BTreeMap<u64, BasicNode> {
+pub(crate) fn nodes(members: BTreeMap<NodeId, String>) -> BTreeMap<u64, BasicNode> {
     members.into_iter().map(|(id, address)| (id.0, BasicNode::new(address))).collect()
 }
 

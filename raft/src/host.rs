@@ -16,6 +16,7 @@ use crate::group::{Group, Parts};
 use crate::log::LogDb;
 pub use crate::log::SyncFault;
 use crate::machine::Machine;
+use crate::mark::Mark;
 use crate::transport::{PeerAnswer, PeerError, Peers};
 
 /// How groups behave. All nodes of a cluster must use the same timings.
@@ -149,6 +150,28 @@ impl Host {
     /// The groups that this node has a log of, started or not: those it held when it stopped.
     pub fn recorded(&self) -> Result<Vec<ShardId>, RaftError> {
         self.log.groups().map_err(|e| self.log_error(&e))
+    }
+
+    /// The mark with which a machine begins whose state every one of these members has already: such a group is not
+    /// founded with [`Group::initialize`] but seeded on each of them.
+    pub fn first_mark(members: BTreeMap<NodeId, String>) -> Result<Vec<u8>, RaftError> {
+        let voters = std::collections::BTreeSet::from_iter(members.keys().map(|id| id.0));
+        let nodes = crate::group::nodes(members);
+        let members = crate::raft_types::Membership::new(vec![voters], nodes);
+        members.map(|members| Mark::first(members).encode()).map_err(|e| RaftError::Options(e.to_string()))
+    }
+
+    /// Begins the log of a group whose machine is at its first mark, durably; the machine must be durable there. False: the
+    /// machine is elsewhere, or there is a log already.
+    pub async fn seed(&self, group: ShardId, mark: &[u8]) -> Result<bool, RaftError> {
+        let unreadable = |detail| RaftError::Stopped { group, detail };
+        let is_first = Mark::decode(mark).map_err(unreadable)?.is_first();
+        if !is_first || self.recorded()?.contains(&group) {
+            return Ok(false);
+        }
+        self.log.begin(group).map_err(|e| self.log_error(&e))?;
+        self.log.sync().await.map_err(|e| self.log_error(&e))?;
+        Ok(true)
     }
 
     /// Forgets the log of a group that is not started: its replica is not part of the group any more.

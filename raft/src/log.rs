@@ -26,14 +26,14 @@ use rocksdb::{DB, DBCompressionType, IteratorMode, Options, ReadOptions, WriteBa
 
 pub(crate) use group_log::{Durable, GroupLog};
 pub(crate) use reader::Reader;
-use records::{Kind, decode_entry, decode_log_id, group_of, index_of, key};
+use records::{Kind, decode_entry, decode_log_id, encode_log_id, group_of, index_of, key};
 pub(crate) use sync::Failure;
 pub use sync::SyncFault;
 use sync::Syncer;
 
 use crate::error::RaftError;
 use crate::limits::LOG_WRITE_BUFFER_BYTES;
-use crate::raft_types::{Entry, Flushed, LogId, Types};
+use crate::raft_types::{Entry, Flushed, LeaderId, LogId, Types};
 
 /// The log database of a node.
 pub(crate) struct LogDb {
@@ -140,6 +140,14 @@ impl LogDb {
             let Some(next) = group.0.checked_add(1) else { return Ok(groups) };
             from = next.to_be_bytes().to_vec();
         }
+    }
+
+    /// A group's log begins after its first entry.
+    pub fn begin(&self, group: ShardId) -> io::Result<()> {
+        let first = LogId { leader_id: LeaderId { term: 0, node_id: 0 }, index: 0 };
+        let mut batch = WriteBatch::default();
+        batch.put(key(group, Kind::Purged, 0), encode_log_id(&first));
+        self.write(batch)
     }
 
     /// Removes everything of a group.

@@ -7,7 +7,7 @@ use pando_types::codec;
 use serde::{Deserialize, Serialize};
 
 use crate::log::records::MembershipRecord;
-use crate::raft_types::{Entry, ImageMeta, LeaderId, LogId, StoredMembership};
+use crate::raft_types::{Entry, ImageMeta, LeaderId, LogId, Membership, StoredMembership};
 
 /// The position that a state stands for.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -58,6 +58,17 @@ impl Mark {
         self.applied.map_or(0, |id| id.index + 1)
     }
 
+    /// Where a group begins whose state was made elsewhere: its first entry, which named the members, is applied.
+    pub fn first(members: Membership) -> Mark {
+        let first = LogId { leader_id: LeaderId { term: 0, node_id: 0 }, index: 0 };
+        Mark { applied: Some(first), membership: StoredMembership::new(Some(first), members) }
+    }
+
+    /// Whether nothing was applied since [`Mark::first`].
+    pub fn is_first(&self) -> bool {
+        self.applied.is_some_and(|applied| applied == LogId { leader_id: LeaderId { term: 0, node_id: 0 }, index: 0 })
+    }
+
     /// What the machine stores.
     pub fn encode(&self) -> Vec<u8> {
         codec::encode(&Record {
@@ -96,7 +107,6 @@ mod tests {
     use openraft::BasicNode;
 
     use super::*;
-    use crate::raft_types::Membership;
 
     fn at(term: u64, node: u64, index: u64) -> LogId {
         Position { term, node, index }.into()

@@ -222,6 +222,15 @@ impl Cluster {
         self.disks.keys().map(|id| (*id, format!("node-{id}"))).collect()
     }
 
+    /// Gives a node that has never run the state, and the log, of a group that begins with it.
+    pub async fn seed(&self, id: NodeId, mark: &[u8]) {
+        let content = Content { mark: Some(mark.to_vec()), payloads: vec![Bytes::from_static(b"seed")] };
+        *self.disks[&id].content.lock().unwrap() = content;
+        let host = Host::open(&self.path(id), self.options.clone()).unwrap();
+        assert!(host.seed(GROUP, mark).await.unwrap());
+        assert!(!host.seed(GROUP, mark).await.unwrap(), "once");
+    }
+
     pub async fn up(&mut self, id: NodeId) -> Group {
         self.try_up(id).await.unwrap()
     }

@@ -188,7 +188,27 @@ impl Pando {
     pub fn up_with(options: Options) -> Pando {
         let mut pando = Pando::prepare(options);
         pando.start();
+        pando.split();
         pando
+    }
+
+    /// `PANDO_SHARDS=n` runs every test that does not look at shards itself with so many.
+    fn split(&self) {
+        if self.plain {
+            return;
+        }
+        let wanted: u32 = std::env::var("PANDO_SHARDS").map_or(1, |n| n.parse().expect("a number"));
+        for at in 1..wanted {
+            let shard = ((at - 1) / 2).to_string();
+            let output = self.verb(&["shard", "split", &shard]);
+            assert!(output.status.success(), "{}", text(&output));
+            wait_for("a split shard", DEADLINE, || {
+                let list = self.json("shard list");
+                let led =
+                    list.as_array()?.iter().filter(|shard| !shard["replicas"].as_array().is_some_and(Vec::is_empty));
+                (led.count() == at as usize + 1).then_some(())
+            });
+        }
     }
 
     /// Folders only, nothing started.
@@ -357,7 +377,8 @@ impl Pando {
 
     /// A verb that must succeed, with `--json`: its output.
     pub fn json(&self, verb: &str) -> serde_json::Value {
-        let output = self.verb(&[verb, "--json"]);
+        let words: Vec<&str> = verb.split(' ').chain(["--json"]).collect();
+        let output = self.verb(&words);
         assert!(output.status.success(), "pando {verb}: {}", text(&output));
         serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("pando {verb} --json: {e}: {}", text(&output)))
     }

@@ -9,7 +9,8 @@ use crate::attr::{Attr, FileKind, Timestamp};
 use crate::epoch::Generation;
 use crate::error::Errno;
 use crate::extent::{Extent, FileRange};
-use crate::ids::{InodeId, OpId, SegmentId, SessionId, SlotId};
+use crate::ids::{InodeId, OpId, SegmentId, SessionId, ShardId, SlotId};
+use crate::intent::{Decide, Fact, IntentId, Step, Want};
 use crate::name::{FileName, XattrName};
 use crate::shard_map::ShardMap;
 
@@ -115,12 +116,56 @@ pub enum Command {
     },
     /// The leader has deleted these dead segments from the store. Reply: [`Reply::Done`].
     ForgetSegments {
-        /// Slot of the dead record and segment.
-        segments: Vec<(SlotId, SegmentId)>,
+        /// Those that are not dead are left alone.
+        segments: Vec<SegmentId>,
     },
     /// The leader of shard 0 replaces the shard map by the next one: EAGAIN unless its epoch is one more than the
     /// present one's, so that no two changes are made of the same map. Reply: [`Reply::Done`].
     SetShardMap(Box<ShardMap>),
+    /// A client that is registered elsewhere writes to this shard too. Reply: [`Reply::Done`].
+    JoinSession {
+        /// Which session.
+        session: SessionId,
+    },
+    /// Another shard's leader asks for what its change needs. Locks it until [`Command::Finish`]. Reply: [`Reply::Facts`];
+    /// [`Reply::Busy`] when another change has locked it.
+    Prepare {
+        /// Whose change; asked again, it locks more.
+        intent: IntentId,
+        /// What it needs.
+        wants: Vec<Want>,
+    },
+    /// A change that touches other shards, with what they have told. Reply: the change's own.
+    Decide(Box<Decide>),
+    /// A change of another shard is over: carries these steps out, unlocks. Once. Reply: [`Reply::Done`].
+    Finish {
+        /// Which attempt.
+        intent: IntentId,
+        /// None if it was given up.
+        steps: Vec<Step>,
+    },
+    /// The coordinator gives an attempt up for good, because a shard that took part has waited too long. EEXIST: it was
+    /// decided. Reply: [`Reply::Done`].
+    Abort {
+        /// Which attempt.
+        intent: IntentId,
+    },
+    /// All others have finished these decided changes, or nobody asks for these aborted ones any more. Reply:
+    /// [`Reply::Done`].
+    Forget {
+        /// Which attempts.
+        intents: Vec<IntentId>,
+    },
+    /// Hands slots to a shard that begins with it, on the same nodes. Refused with EAGAIN while changes of other shards are
+    /// under way here. Slots that the shard does not own, and a shard that has begun, are left alone. Reply: [`Reply::Done`].
+    Split {
+        /// The new shard.
+        shard: ShardId,
+        /// First and last of each run of slots.
+        slots: Vec<(SlotId, SlotId)>,
+        /// The mark with which its replicas begin, which names its members; opaque here.
+        mark: Vec<u8>,
+    },
 }
 
 /// See [`Command::Create`].
@@ -243,7 +288,7 @@ pub struct AttrChange {
     pub kill_privileges: bool,
 }
 
-/// See [`Command::Commit`]. Every byte of a segment is committed by one command, or never.
+/// See [`Command::Commit`]. Every byte of a segment is committed by one command, to files of its slot, or never.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Commit {
     /// At most [`crate::limits::FILES_PER_COMMIT_MAX`], each once.
@@ -335,6 +380,50 @@ pub enum Reply {
         /// Inodes that are not orphans any more.
         inodes: u64,
     },
+    /// Nothing happened: this is needed of other shards. Never kept for retries.
+    Wants(Vec<Want>),
+    /// What was wanted, now locked.
+    Facts(Vec<Fact>),
+    /// Nothing happened: a change under way has locked what is needed. Never kept for retries.
+    Busy,
+    /// Nothing happened: this shard does not own the slot. Never kept for retries.
+    Elsewhere,
+}
+
+impl Reply {
+    /// Whether the change was answered for good: a retry gets the same reply.
+    pub fn is_final(&self) -> bool {
+        !matches!(self, Reply::Wants(_) | Reply::Facts(_) | Reply::Busy | Reply::Elsewhere | Reply::Stale)
+    }
+}
+
+impl Command {
+    /// Of which inodes' shard the change is: the directory of the (old) name, or the inodes themselves. One shard has all.
+    pub fn home(&self) -> Vec<InodeId> {
+        match self {
+            Command::Create(create) => vec![create.parent],
+            Command::Unlink { parent, .. } | Command::Rmdir { parent, .. } | Command::Link { parent, .. } => {
+                vec![*parent]
+            }
+            Command::Rename(rename) => vec![rename.parent],
+            Command::SetAttr { inode, .. } | Command::SetXattr { inode, .. } | Command::RemoveXattr { inode, .. } => {
+                vec![*inode]
+            }
+            Command::Commit(commit) => commit.files.iter().map(|f| f.inode).collect(),
+            Command::ReleaseOrphans { inodes } | Command::Reclaim { inodes } => inodes.clone(),
+            Command::Decide(decide) => decide.command.home(),
+            Command::OpenSession
+            | Command::CloseSession { .. }
+            | Command::JoinSession { .. }
+            | Command::ForgetSegments { .. }
+            | Command::SetShardMap(_)
+            | Command::Prepare { .. }
+            | Command::Finish { .. }
+            | Command::Abort { .. }
+            | Command::Forget { .. }
+            | Command::Split { .. } => Vec::new(),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -83,12 +83,13 @@ pub struct OpId {
     pub sequence: u64,
 }
 
-/// Names an immutable object of the store: the session that wrote it and a number within the session.
+/// Names an immutable object of the store: the session that wrote it, and slot (high 20 bits) and number within the session.
+/// All of its bytes are of files of that slot, so that whoever holds the slot knows alone whether it is still needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SegmentId {
     /// The session that wrote it; its end makes unreferenced segments collectable.
     pub session: SessionId,
-    /// Unique within the session.
+    /// Slot and number; unique within the session.
     pub sequence: u64,
 }
 
@@ -99,6 +100,20 @@ impl fmt::Display for SegmentId {
 }
 
 impl SegmentId {
+    /// Bits of the number within a session.
+    pub const NUMBER_BITS: u32 = 44;
+
+    /// A segment for files of a slot; the number must fit in 44 bits.
+    pub fn new(session: SessionId, slot: SlotId, number: u64) -> SegmentId {
+        assert!(number < 1 << Self::NUMBER_BITS, "a session's segment number has 44 bits");
+        SegmentId { session, sequence: (u64::from(slot.0) << Self::NUMBER_BITS) | number }
+    }
+
+    /// The slot of its files.
+    pub fn slot(self) -> SlotId {
+        SlotId((self.sequence >> Self::NUMBER_BITS) as u32)
+    }
+
     /// The inverse of `Display`.
     pub fn parse(text: &str) -> Option<SegmentId> {
         let (session, sequence) = text.split_once('-')?;
@@ -122,6 +137,7 @@ mod tests {
     fn a_segment_id_reads_back() {
         let id = SegmentId { session: SessionId(0x1f), sequence: 0xabc };
         assert_eq!(SegmentId::parse(&id.to_string()), Some(id));
+        assert_eq!(SegmentId::new(SessionId(1), SlotId(7), 9).slot(), SlotId(7));
         for bad in ["", "1", "-", "x-1", "1-+2"] {
             assert_eq!(SegmentId::parse(bad), None, "{bad}");
         }

@@ -10,6 +10,7 @@ pub mod epoch;
 pub mod error;
 pub mod extent;
 pub mod ids;
+pub mod intent;
 pub mod limits;
 pub mod name;
 pub mod request;

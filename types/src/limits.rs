@@ -95,3 +95,7 @@ const _: () = assert!(SEGMENT_BYTES_MAX.is_multiple_of(CHECKSUM_BLOCK_BYTES));
 const _: () = assert!(BLOCK_BYTES_LARGE <= SEGMENT_BYTES_MAX && BLOCK_BYTES_SMALL <= BLOCK_BYTES_LARGE);
 const _: () = assert!(SMALL_BLOCKS_UNTIL.is_multiple_of(BLOCK_BYTES_LARGE as u64));
 const _: () = assert!(COMMANDS_PER_ENTRY_MAX as u64 <= SESSION_WINDOW_OPS);
+/// Locks that a change of several shards may take in one of them.
+pub const LOCKS_PER_INTENT_MAX: usize = 4096;
+/// Directories that one question for a path tells of.
+pub const PATH_PER_WANT_MAX: usize = 128;

@@ -8,11 +8,12 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::attr::{Attr, FileKind};
-use crate::command::{Envelope, Reply};
+use crate::command::{Command, Envelope, Reply};
 use crate::epoch::{Generation, MapEpoch};
 use crate::error::FsError;
 use crate::extent::Extent;
-use crate::ids::{InodeId, NodeId, SegmentId, SessionId, ShardId};
+use crate::ids::{InodeId, NodeId, SegmentId, SessionId, ShardId, SlotId};
+use crate::intent::{IntentId, Step};
 use crate::name::{FileName, XattrName};
 use crate::shard_map::{ClusterTag, Labels, ShardMap};
 
@@ -47,14 +48,30 @@ pub enum Request {
     Mount,
     /// Opens a session. Answer: [`Response::Session`].
     OpenSession,
-    /// The session is alive. Answer: [`Response::Done`], or an error of kind `Stale`.
+    /// A session writes to a further shard. Answer: [`Response::Done`].
+    JoinSession {
+        /// Which shard.
+        shard: ShardId,
+        /// An open session, which has not ended anywhere.
+        session: SessionId,
+    },
+    /// The session is alive. Answer: [`Response::Done`], or an error of kind `Stale` if the shard does not know it.
     KeepAlive {
-        /// Which.
+        /// Which shard.
+        shard: ShardId,
+        /// Which session.
+        session: SessionId,
+    },
+    /// The session is over. Answer: [`Response::Done`].
+    CloseSession {
+        /// Which shard.
+        shard: ShardId,
+        /// Which session.
         session: SessionId,
     },
     /// A change. Answer: [`Response::Reply`].
     Change(Envelope),
-    /// A name in a directory. Answer: [`Response::Attr`].
+    /// A name in a directory. Answer: [`Response::Attr`], or [`Response::Elsewhere`].
     Lookup {
         /// Directory.
         parent: InodeId,
@@ -101,22 +118,34 @@ pub enum Request {
         /// Which inode.
         inode: InodeId,
     },
-    /// The parent directory of a directory (`..`). Answer: [`Response::Attr`].
+    /// The parent directory of a directory (`..`). Answer: [`Response::Attr`], or [`Response::Elsewhere`].
     Parent {
         /// A directory.
         inode: InodeId,
     },
-    /// Totals. Answer: [`Response::Totals`].
-    Totals,
-    /// Checks every invariant of the state. Answer: [`Response::Fsck`].
-    Fsck,
+    /// A shard's totals. Answer: [`Response::Totals`].
+    Totals {
+        /// Which shard.
+        shard: ShardId,
+    },
+    /// Checks every invariant of a shard's state. Answer: [`Response::Fsck`].
+    Fsck {
+        /// Which shard.
+        shard: ShardId,
+    },
     /// Which of these segments the metadata refers to, or may yet (their session lives). Answer: [`Response::Segments`].
     SegmentsInUse {
-        /// At most 1,000.
+        /// Which shard.
+        shard: ShardId,
+        /// At most 1,000, of its slots.
         segments: Vec<SegmentId>,
     },
-    /// Collects leaked and dead segments now. Answer: [`Response::Collected`].
-    Collect,
+    /// Collects a shard's orphans and dead segments now; shard 0 looks for leaked segments of all. Answer:
+    /// [`Response::Collected`].
+    Collect {
+        /// Which shard.
+        shard: ShardId,
+    },
     /// The cluster's state. Answer: [`Response::Status`].
     Status,
     /// A message between the replicas of a shard. Answer: [`Response::Raft`].
@@ -136,6 +165,8 @@ pub enum Request {
         cluster: String,
         /// Which shard.
         shard: ShardId,
+        /// What it has: first and last of each run.
+        slots: Vec<(SlotId, SlotId)>,
     },
     /// The receiver's replica is not part of its shard any more. Answer: [`Response::Done`].
     StopReplica {
@@ -163,6 +194,44 @@ pub enum Request {
     },
     /// The replicas of the node that is asked. Answer: [`Response::Replicas`].
     Replicas,
+    /// A shard shall hand about half of what it has to a new shard. Answer: [`Response::ShardMap`], in which that is written.
+    SplitShard {
+        /// Which shard.
+        shard: ShardId,
+    },
+    /// A replica of a shard shall go from one node to another. Answer: [`Response::Done`]; the shard's leader sees to it.
+    MoveReplica {
+        /// Which shard.
+        shard: ShardId,
+        /// Who has it.
+        from: NodeId,
+        /// Who shall have it.
+        to: NodeId,
+    },
+    /// The slots that make up about half of a shard. Answer: [`Response::Slots`].
+    HalfOf {
+        /// Which shard.
+        shard: ShardId,
+    },
+    /// Another shard's leader takes part of a change to this shard: only [`Command::Prepare`] and [`Command::Finish`].
+    /// Answer: [`Response::Reply`].
+    TakePart {
+        /// The sender's cluster.
+        cluster: String,
+        /// Which shard.
+        shard: ShardId,
+        /// What it shall do.
+        command: Command,
+    },
+    /// What became of a change that the receiver coordinates. Answer: [`Response::Steps`], none if it will never be made.
+    Outcome {
+        /// The sender's cluster.
+        cluster: String,
+        /// Who asks.
+        shard: ShardId,
+        /// Which attempt.
+        intent: IntentId,
+    },
 }
 
 /// See [`Request::Join`].
@@ -248,6 +317,12 @@ pub enum Response {
     Joined(Joined),
     /// A node's replicas.
     Replicas(Vec<Replica>),
+    /// The inode is of another shard, which knows its attributes.
+    Elsewhere(InodeId),
+    /// First and last of runs of slots.
+    Slots(Vec<(SlotId, SlotId)>),
+    /// What the asking shard has to do.
+    Steps(Vec<Step>),
 }
 
 /// What a new member has to know.
@@ -320,7 +395,7 @@ pub struct DirectoryEntry {
     pub inode: InodeId,
     /// What it is.
     pub kind: FileKind,
-    /// Its attributes, if asked for.
+    /// Its attributes, if asked for and if it is of the directory's shard.
     pub attr: Option<Attr>,
 }
 
@@ -344,6 +419,37 @@ pub struct FsckReport {
     pub orphans: u64,
     /// Dead segments waiting to be deleted.
     pub dead_segments: u64,
+    /// Names here of inodes of other shards; over all shards the same as the next.
+    pub names_of_others: Links,
+    /// Links of inodes here from names in other shards.
+    pub links_from_others: Links,
+}
+
+/// A set of links between shards, such that equal sets have equal values, and others almost certainly not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Links {
+    /// How many.
+    pub count: u64,
+    /// Sum of a hash of each.
+    pub digest: u64,
+}
+
+impl Links {
+    /// One more, of this inode from this directory. The hash is SplitMix64's finalizer over both.
+    pub fn add(&mut self, inode: InodeId, directory: InodeId) {
+        let mix = |mut z: u64| {
+            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            z ^ (z >> 31)
+        };
+        self.count += 1;
+        self.digest = self.digest.wrapping_add(mix(mix(inode.0).wrapping_add(directory.0)));
+    }
+
+    /// Both together.
+    pub fn and(self, other: Links) -> Links {
+        Links { count: self.count + other.count, digest: self.digest.wrapping_add(other.digest) }
+    }
 }
 
 /// What a collection did.

@@ -126,6 +126,43 @@ impl ShardMap {
         self
     }
 
+    /// First and last of each run of slots that a shard shall own.
+    pub fn slots_of(&self, shard: ShardId) -> Vec<(SlotId, SlotId)> {
+        self.ranges.iter().filter(|range| range.shard == shard).map(|range| (range.first, range.last)).collect()
+    }
+
+    /// Gives these slots, as far as they are `from`'s, to a new shard with the same replicas: its id, or `None` if that would
+    /// leave either without slots.
+    pub fn split(&mut self, from: ShardId, slots: &[(SlotId, SlotId)]) -> Option<ShardId> {
+        let id = ShardId(self.shards.iter().map(|shard| shard.id.0 + 1).max()?);
+        let mut ranges: Vec<SlotRange> = Vec::new();
+        for range in &self.ranges {
+            // Where the owner may change, in order.
+            let mut cuts = vec![range.first.0, range.last.0 + 1];
+            cuts.extend(slots.iter().flat_map(|(first, last)| [first.0, last.0.saturating_add(1)]));
+            cuts.retain(|cut| (range.first.0..=range.last.0 + 1).contains(cut));
+            cuts.sort_unstable();
+            cuts.dedup();
+            for pair in cuts.windows(2) {
+                let (first, last) = (SlotId(pair[0]), SlotId(pair[1] - 1));
+                let moves = range.shard == from && slots.iter().any(|(from, to)| (*from..=*to).contains(&first));
+                let shard = if moves { id } else { range.shard };
+                match ranges.last_mut() {
+                    Some(before) if before.shard == shard => before.last = last,
+                    _ => ranges.push(SlotRange { first, last, shard }),
+                }
+            }
+        }
+        let has = |shard: ShardId| ranges.iter().any(|range| range.shard == shard);
+        if !has(from) || !has(id) {
+            return None;
+        }
+        let replicas = self.shard(from)?.replicas.clone();
+        self.ranges = ranges;
+        self.shards.push(Shard { id, replicas, leader: None });
+        Some(id)
+    }
+
     /// The shard that owns a slot; a valid map has one for each.
     pub fn shard_of(&self, slot: SlotId) -> Option<&Shard> {
         let at = self.ranges.partition_point(|r| r.last < slot);
@@ -180,5 +217,22 @@ mod tests {
         assert_eq!(map.validate(), Ok(()));
         assert_eq!(map.shard_of(SlotId(99)).map(|s| s.id), Some(ShardId(0)));
         assert_eq!(map.shard_of(SlotId(100)).map(|s| s.id), Some(ShardId(1)));
+    }
+
+    #[test]
+    fn a_split_hands_over_what_was_the_shards() {
+        let mut map = ShardMap::single(NodeId(1), "127.0.0.1:1".into());
+        assert_eq!(map.split(ShardId(0), &[(SlotId(500), SlotId(SlotId::COUNT - 1))]), Some(ShardId(1)));
+        assert_eq!(map.validate(), Ok(()));
+        assert_eq!(map.split(ShardId(0), &[(SlotId(100), SlotId(600))]), Some(ShardId(2)));
+        assert_eq!(map.validate(), Ok(()));
+        let owners = [(99, 0), (100, 2), (499, 2), (500, 1), (600, 1)];
+        owners.iter().for_each(|(slot, shard)| assert_eq!(map.shard_of(SlotId(*slot)).unwrap().id, ShardId(*shard)));
+        assert_eq!(map.slots_of(ShardId(2)), [(SlotId(100), SlotId(499))]);
+        assert_eq!(map.shard(ShardId(2)).unwrap().replicas, [NodeId(1)]);
+        let before = map.clone();
+        assert_eq!(map.split(ShardId(0), &[(SlotId(0), SlotId(700))]), None, "something must be left");
+        assert_eq!(map.split(ShardId(0), &[(SlotId(100), SlotId(700))]), None, "something must be handed over");
+        assert_eq!(map, before);
     }
 }

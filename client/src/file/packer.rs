@@ -1,7 +1,7 @@
 //! Group commit: files that are closed at the same time share a segment and one commit.
 //!
 //! Not here: what a file has to commit (`state.rs`). While batches are on their way the next one gathers; nobody waits for
-//! company. Invariants: a batch fits in one segment and one command, and is of one shard; at most [`FLIGHTS_MAX`] batches
+//! company. Invariants: a batch fits in one segment and one command, and is of one slot; at most [`FLIGHTS_MAX`] batches
 //! of a lane are on their way; every item gets one outcome.
 
 use std::collections::{HashMap, VecDeque};
@@ -12,7 +12,7 @@ use pando_types::command::{Commit, CommitContent, FileCommit, NewSegment};
 use pando_types::limits::{
     ENTRY_BYTES_MAX, EXTENTS_PER_COMMIT_MAX, FILES_PER_COMMIT_MAX, OWNERS_PER_SEGMENT_MAX, SEGMENT_BYTES_MAX,
 };
-use pando_types::{Attr, Errno, Extent, FsError, InodeId, ShardId};
+use pando_types::{Attr, Errno, Extent, FsError, InodeId, SlotId};
 use tokio::sync::oneshot;
 
 use crate::file::metadata::Metadata;
@@ -73,7 +73,7 @@ struct Queue {
 pub(crate) struct Packer {
     metadata: Arc<dyn Metadata>,
     store: Store,
-    queues: Mutex<HashMap<(ShardId, Lane), Queue>>,
+    queues: Mutex<HashMap<(SlotId, Lane), Queue>>,
 }
 
 impl Packer {
@@ -84,14 +84,14 @@ impl Packer {
     /// Commits one file, together with whatever else waits. Bounded by the deadlines of store and metadata calls.
     pub(crate) async fn submit(self: &Arc<Self>, inode: InodeId, take_off: TakeOff, lane: Lane) -> Outcome {
         let (sender, outcome) = oneshot::channel();
-        let key = (self.metadata.shard(inode), lane);
+        let key = (inode.slot(), lane);
         self.lock().entry(key).or_default().waiting.push_back(Item { inode, take_off, outcome: sender });
         self.start_batch(key);
         outcome.await.unwrap_or_else(|_| Outcome::Failed(FsError::bug("a commit was dropped")))
     }
 
     /// Sends the next batch if there is one and a place for it.
-    fn start_batch(self: &Arc<Self>, key: (ShardId, Lane)) {
+    fn start_batch(self: &Arc<Self>, key: (SlotId, Lane)) {
         let batch = {
             let mut queues = self.lock();
             let Some(queue) = queues.get_mut(&key) else { return };
@@ -193,7 +193,7 @@ impl Packer {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<(ShardId, Lane), Queue>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<(SlotId, Lane), Queue>> {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -204,7 +204,7 @@ type Packed = Vec<(Arc<Block>, Place)>;
 /// Frees the place of a batch, also if it panicked.
 struct Landing<'a> {
     packer: &'a Packer,
-    key: (ShardId, Lane),
+    key: (SlotId, Lane),
 }
 
 impl Drop for Landing<'_> {

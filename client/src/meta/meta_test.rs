@@ -12,6 +12,8 @@ use pando_types::epoch::{Generation, MapEpoch};
 use pando_types::request::ResponseMessage;
 use pando_types::{ErrorKind, NodeId, Timestamp};
 
+use pando_types::shard_map::ShardMap;
+
 use super::*;
 
 /// What the server does with one change.

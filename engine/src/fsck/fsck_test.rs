@@ -10,6 +10,7 @@ use crate::keys::inode::{self, HAS_DEFAULT_ACL, Head, Inode};
 use crate::keys::orphan::{self, Orphan};
 use crate::keys::segment::{self, Segment};
 use crate::keys::shard::{State, state_key};
+use crate::keys::usage::{self, Usage};
 use crate::keys::{backlink, counter, extent, op_result, session, xattr};
 use crate::kv::{Batch, Kv, View};
 
@@ -115,7 +116,6 @@ fn names() {
     });
     broken("of no known kind", |s| s.put(vec![0, 0, 0, 0, 0x77, 0, 0, 0, 0, 0, 0, 0, 1], vec![1]));
     broken("no place", |s| s.put(vec![0, 0, 0, 0, 0x42, 0, 0, 0, 0, 0, 0, 0, 1], vec![1]));
-    broken("of shard 9", |s| s.put(session::key(pando_types::ShardId(9), SessionId(1)), vec![1]));
 }
 
 #[test]
@@ -160,12 +160,12 @@ fn inodes() {
 #[test]
 fn orphans() {
     broken("no links and no orphan record", |s| s.delete(orphan::key(s.orphan)));
-    broken("missing among those", |s| s.delete(orphan::index_key(SHARD, s.world.session, s.orphan)));
+    broken("missing among those", |s| s.delete(orphan::index_key(s.world.session, s.orphan)));
     broken("has 1 links", |s| {
         s.put(orphan::key(s.big), Orphan { holder: SessionId(0), birth: Generation::FIRST }.encode());
     });
     broken("has no inode", |s| s.delete(inode::key(s.orphan)));
-    broken("which is not so", |s| s.put(orphan::index_key(SHARD, SessionId(0), s.big), orphan::index_value()));
+    broken("which is not so", |s| s.put(orphan::index_key(SessionId(0), s.big), orphan::index_value()));
 }
 
 #[test]
@@ -189,14 +189,11 @@ fn files() {
 #[test]
 fn segments() {
     let live = |live| Segment { length: 10, live, birth: Generation::FIRST }.encode();
-    broken("says 9 live bytes", |s| s.put(segment::key(SlotId(0), s.segment(1)), live(9)));
-    broken("live of 10 bytes", |s| s.put(segment::key(SlotId(0), s.segment(1)), live(11)));
-    broken("and no record there", |s| s.delete(segment::key(SlotId(0), s.segment(1))));
-    broken("has no use record", |s| s.delete(segment::use_key(SHARD, s.segment(1))));
-    broken("does not count", |s| s.put(segment::use_key(SHARD, s.segment(1)), segment::encode_use(2)));
-    broken("their use records say", |s| s.put(segment::use_key(SHARD, s.segment(77)), segment::encode_use(1)));
-    broken("without uses", |s| s.put(segment::use_key(SHARD, s.segment(77)), segment::encode_use(0)));
-    broken("dead and in use", |s| s.put(segment::dead_key(SHARD, s.segment(1)), segment::encode_dead(SlotId(0), 10)));
+    broken("says 9 live bytes", |s| s.put(segment::key(s.segment(1)), live(9)));
+    broken("live of 10 bytes", |s| s.put(segment::key(s.segment(1)), live(11)));
+    broken("and no record", |s| s.delete(segment::key(s.segment(1))));
+    broken("dead and in use", |s| s.put(segment::dead_key(s.segment(1)), segment::encode_dead(10)));
+    broken("slot 0 says", |s| s.put(usage::key(SlotId(0)), Usage { inodes: 1, bytes: 1 }.encode()));
 }
 
 #[test]

@@ -19,6 +19,8 @@ impl<V: View> Check<'_, V> {
         let head = inode.head;
         self.report.inodes += 1;
         self.bytes = self.bytes.saturating_add(head.allocated);
+        self.found.inodes += 1;
+        self.found.bytes = self.found.bytes.saturating_add(head.allocated);
         let next = self.next;
         let slot_known = id.slot().0 == self.slot;
         self.expect(slot_known, || format!("inode {id} lies in another slot than its id says"));
@@ -51,7 +53,7 @@ impl<V: View> Check<'_, V> {
         let head = inode.head;
         self.directories.set(id.0);
         if id != InodeId::ROOT {
-            self.linked.set(id.0);
+            self.link(id, head.parent);
         }
         self.expect(head.allocated == 0 && inode.tail.is_empty(), || format!("directory {id} has content of its own"));
         let prefix = dentry::prefix(id);
@@ -134,9 +136,18 @@ impl<V: View> Check<'_, V> {
         let orphaned = nlink > 0 || self.view.get(&orphan::key(id))?.is_some();
         self.expect(orphaned, || format!("inode {id} has no links and no orphan record"));
         if nlink > 0 {
-            self.linked.set(id.0);
+            self.link(id, inode.head.parent);
         }
         Ok(())
+    }
+
+    /// The inode's first link is a name in this directory.
+    fn link(&mut self, id: InodeId, parent: InodeId) {
+        if self.slots.has(parent.slot()) {
+            self.linked.set(id.0);
+        } else {
+            self.report.links_from_others.add(id, parent);
+        }
     }
 
     fn xattrs(&mut self, id: InodeId, inode: &Inode) -> Result<(), EngineError> {

@@ -35,6 +35,10 @@ impl<V: View> Check<'_, V> {
         if !self.owner(parent)?.is_some_and(|inode| inode.head.is_dir()) {
             return Err(Corrupt(format!("name {name} lies in inode {parent}, which is no directory")).into());
         }
+        if !self.slots.has(id.slot()) {
+            self.report.names_of_others.add(id, parent);
+            return Ok(());
+        }
         let Some(head) = self.head(id)? else {
             return Err(
                 Corrupt(format!("name {name} in directory {parent} means inode {id}, which does not exist")).into()
@@ -76,6 +80,10 @@ impl<V: View> Check<'_, V> {
         let (id, parent, name) = backlink::parse(key)?;
         let known = self.owner(id)?.is_some_and(|inode| !inode.head.is_dir() && inode.head.nlink > 1);
         self.expect(known, || format!("a back-link belongs to inode {id}, which does not know of any"));
+        if !self.slots.has(parent.slot()) {
+            self.report.links_from_others.add(id, parent);
+            return Ok(());
+        }
         let value = self.view.get(&dentry::key(parent, &name))?;
         let meant = value.map(|value| Dentry::decode(&value)).transpose()?.map(|dentry| dentry.inode);
         self.expect(meant == Some(id), || {
@@ -96,13 +104,15 @@ impl<V: View> Check<'_, V> {
         for id in directories.iter() {
             let mut path = BTreeSet::new();
             let mut at = id;
-            while !reached.has(at) && path.insert(at) {
+            while !reached.has(at) && self.slots.has(InodeId(at).slot()) && path.insert(at) {
                 match self.head(InodeId(at))? {
                     Some(head) if head.is_dir() => at = head.parent.0,
                     _ => break,
                 }
             }
-            self.expect(reached.has(at), || format!("directory {id} does not hang under the root"));
+            // Above another shard's directory that shard looks.
+            let hangs = reached.has(at) || !self.slots.has(InodeId(at).slot());
+            self.expect(hangs, || format!("directory {id} does not hang under the root"));
             for id in path {
                 reached.set(id);
             }

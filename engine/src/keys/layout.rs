@@ -2,7 +2,7 @@
 //!
 //! Invariant: reading never panics; a value of another version or length is [`Corrupt`].
 
-use pando_types::{InodeId, SegmentId, SessionId};
+use pando_types::InodeId;
 
 use crate::error::Corrupt;
 
@@ -79,11 +79,6 @@ impl<'a> Fields<'a> {
         self.key_u64().map(InodeId)
     }
 
-    /// A segment of a key.
-    pub fn key_segment(&mut self) -> Result<SegmentId, Corrupt> {
-        Ok(SegmentId { session: SessionId(self.key_u64()?), sequence: self.key_u64()? })
-    }
-
     /// This many bytes.
     pub fn bytes(&mut self, length: usize) -> Result<&'a [u8], Corrupt> {
         let short = || Corrupt(format!("{} record is too short", self.record));
@@ -109,12 +104,6 @@ impl<'a> Fields<'a> {
             n => Err(Corrupt(format!("{} record is {n} bytes too long", self.record))),
         }
     }
-}
-
-/// Appends a segment id to a key.
-pub(crate) fn push_segment(key: &mut Vec<u8>, id: SegmentId) {
-    key.extend_from_slice(&id.session.0.to_be_bytes());
-    key.extend_from_slice(&id.sequence.to_be_bytes());
 }
 
 #[cfg(test)]

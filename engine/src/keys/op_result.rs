@@ -42,6 +42,11 @@ pub fn prefix(shard: ShardId, session: SessionId) -> Vec<u8> {
     key
 }
 
+/// What all keys of a shard's results begin with.
+pub fn shard_prefix(shard: ShardId) -> Vec<u8> {
+    of_shard(KeyKind::OpResult, shard, 0)
+}
+
 /// Session and record number of a key's rest.
 pub fn parse(rest: &[u8]) -> Result<(SessionId, u64), Corrupt> {
     let mut fields = Fields::key("op result", rest);

@@ -1,12 +1,12 @@
 //! Orphan: an inode without a name, and the session that holds it open; and the index of orphans by holder.
 //!
-//! Record: key inode; value version, holder u64 (0: nobody), birth u64. Index: key shard, holder u64, inode u64; value version.
+//! Record: key inode; value version, holder u64 (0: nobody), birth u64. Index: key slot, holder u64, inode u64; value version.
 //! An orphan is free when its holder is nobody or a session that has ended: ending a session touches no orphan.
 
-use pando_types::{Generation, InodeId, SessionId, ShardId};
+use pando_types::{Generation, InodeId, SessionId, SlotId};
 
 use super::layout::{Fields, VERSION};
-use super::{KeyKind, of_inode, of_shard};
+use super::{KeyKind, of_inode, prefix, split};
 use crate::error::Corrupt;
 
 /// The value.
@@ -24,16 +24,15 @@ pub fn key(inode: InodeId) -> Vec<u8> {
 }
 
 /// The index's key.
-pub fn index_key(shard: ShardId, holder: SessionId, inode: InodeId) -> Vec<u8> {
-    let mut key = of_shard(KeyKind::OrphanOf, shard, 16);
-    key.extend_from_slice(&holder.0.to_be_bytes());
+pub fn index_key(holder: SessionId, inode: InodeId) -> Vec<u8> {
+    let mut key = index_prefix(inode.slot(), holder);
     key.extend_from_slice(&inode.0.to_be_bytes());
     key
 }
 
-/// What all index keys of a shard begin with.
-pub fn index_prefix(shard: ShardId) -> Vec<u8> {
-    of_shard(KeyKind::OrphanOf, shard, 0)
+/// What the index keys of a slot's orphans of a holder begin with.
+pub fn index_prefix(slot: SlotId, holder: SessionId) -> Vec<u8> {
+    prefix(slot.0, KeyKind::OrphanOf, holder.0, 8)
 }
 
 /// The index's value.
@@ -41,12 +40,13 @@ pub fn index_value() -> Vec<u8> {
     vec![VERSION]
 }
 
-/// Holder and inode of an index key's rest.
-pub fn parse_index(rest: &[u8]) -> Result<(SessionId, InodeId), Corrupt> {
+/// Holder and inode of an index key.
+pub fn parse_index(key: &[u8]) -> Result<(SessionId, InodeId), Corrupt> {
+    let (_, _, holder, rest) = split(key)?;
     let mut fields = Fields::key("orphan index", rest);
-    let parts = (SessionId(fields.key_u64()?), fields.key_inode()?);
+    let inode = fields.key_inode()?;
     fields.end()?;
-    Ok(parts)
+    Ok((SessionId(holder), inode))
 }
 
 impl Orphan {
@@ -76,8 +76,8 @@ mod tests {
     fn golden() {
         assert_eq!(key(InodeId(2)), [0, 0, 0, 0, 0x25, 0, 0, 0, 0, 0, 0, 0, 2]);
         assert_eq!(
-            index_key(ShardId(1), SessionId(3), InodeId(2)),
-            [255, 255, 255, 255, 0x44, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 2]
+            index_key(SessionId(3), InodeId::new(SlotId(1), 2)),
+            [0, 0, 0, 1, 0x28, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0x10, 0, 0, 0, 0, 2]
         );
         let orphan = Orphan { holder: SessionId(3), birth: Generation(4) };
         assert_eq!(orphan.encode(), [1, 3, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0]);
@@ -86,9 +86,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn round_trip(shard: u32, holder: u64, inode: u64, birth: u64) {
-            let key = index_key(ShardId(shard), SessionId(holder), InodeId(inode));
-            prop_assert_eq!(parse_index(&key[super::super::PREFIX_BYTES..]).unwrap(), (SessionId(holder), InodeId(inode)));
+        fn round_trip(holder: u64, inode: u64, birth: u64) {
+            let key = index_key(SessionId(holder), InodeId(inode));
+            prop_assert_eq!(parse_index(&key).unwrap(), (SessionId(holder), InodeId(inode)));
             let orphan = Orphan { holder: SessionId(holder), birth: Generation(birth) };
             prop_assert_eq!(Orphan::decode(&orphan.encode()).unwrap(), orphan);
         }

@@ -38,12 +38,13 @@ pub(super) fn inherit<V: View>(txn: &Txn<'_, V>, create: &Create, parent: &Head)
 impl Inherited {
     /// Gives the ACLs to the new inode.
     pub fn store<V: View>(&self, txn: &mut Txn<'_, V>, id: InodeId) -> Result<(), EngineError> {
-        for (name, acl) in [(ACCESS_XATTR, &self.access), (DEFAULT_XATTR, &self.default)] {
-            if let Some(acl) = acl {
-                xattr::put(txn, id, name, &acl.encode())?;
-            }
-        }
-        Ok(())
+        self.xattrs().iter().try_for_each(|(name, value)| xattr::put(txn, id, name, value))
+    }
+
+    /// The ACLs as attributes.
+    pub fn xattrs(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let acls = [(ACCESS_XATTR, &self.access), (DEFAULT_XATTR, &self.default)];
+        acls.into_iter().filter_map(|(name, acl)| Some((name.to_vec(), acl.as_ref()?.encode()))).collect()
     }
 }
 

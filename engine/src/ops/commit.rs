@@ -9,15 +9,15 @@ use pando_types::command::{AttrChange, Commit, CommitContent, FileCommit, SetTim
 use pando_types::limits::{
     EXTENTS_PER_COMMIT_MAX, FILE_BYTES_MAX, FILES_PER_COMMIT_MAX, INLINE_BYTES_MAX, SEGMENT_BYTES_MAX,
 };
-use pando_types::{Attr, Errno, Extent, FileKind, Reply, SegmentId, SlotId};
+use pando_types::{Attr, Errno, Extent, FileKind, Reply, SegmentId};
 
 use super::{OpError, extents, names, segments, setattr};
 use crate::error::EngineError;
 use crate::kv::View;
 use crate::txn::Txn;
 
-/// Bytes that this commit makes live, per segment and slot.
-type Live = BTreeMap<SegmentId, BTreeMap<SlotId, u64>>;
+/// Bytes that this commit makes live, per segment.
+type Live = BTreeMap<SegmentId, u64>;
 
 /// EINVAL, EFBIG; ESTALE for segments of a session that has ended, since they may be collected any moment. Per file: ENOENT, EISDIR, EINVAL.
 pub(super) fn commit<V: View>(txn: &mut Txn<'_, V>, commit: &Commit) -> Result<Reply, OpError> {
@@ -37,12 +37,11 @@ pub(super) fn commit<V: View>(txn: &mut Txn<'_, V>, commit: &Commit) -> Result<R
         results.push(match commit_file(txn, file, &mut live) {
             Ok(attr) => Ok(attr),
             Err(OpError::Refused(errno)) => Err(errno),
-            Err(OpError::Engine(error)) => return Err(error.into()),
+            Err(other) => return Err(other),
         });
     }
-    let slot = commit.files.first().map_or(SlotId(0), |file| file.inode.slot());
     for new in &commit.segments {
-        segments::add(txn, new.id, new.length, &live.remove(&new.id).unwrap_or_default(), slot);
+        segments::add(txn, new.id, new.length, live.remove(&new.id).unwrap_or(0));
     }
     Ok(Reply::Committed(results))
 }
@@ -80,6 +79,9 @@ fn check_file(file: &FileCommit, room: &mut BTreeMap<SegmentId, (u64, u64)>) -> 
         CommitContent::Extents(extents) => {
             let mut end = 0;
             for extent in extents {
+                if extent.segment.slot() != file.inode.slot() {
+                    return Err(Errno::EINVAL);
+                }
                 end = check_extent(extent, end, room)?;
             }
             Ok(file.punch.len() + extents.len())
@@ -149,7 +151,7 @@ fn put_content<V: View>(
         CommitContent::Extents(new) => {
             for extent in new {
                 extents::put(txn, id, extent)?;
-                *live.entry(extent.segment).or_default().entry(id.slot()).or_default() += extent.length;
+                *live.entry(extent.segment).or_default() += extent.length;
                 *size = (*size).max(extent.end());
             }
             Ok(!new.is_empty())

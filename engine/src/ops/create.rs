@@ -2,6 +2,7 @@
 
 use pando_types::attr::{MODE_BITS, MODE_SETGID};
 use pando_types::command::{Create, NewNode};
+use pando_types::intent::{Step, Want};
 use pando_types::limits::{LINKS_MAX, SYMLINK_BYTES_MAX};
 use pando_types::{Errno, FileKind, Reply, SlotId};
 
@@ -20,17 +21,26 @@ pub(super) fn create<V: View>(txn: &mut Txn<'_, V>, create: &Create) -> Result<R
     }
     let slot = check(create, &parent)?;
     let inherited = acl::inherit(txn, create, &parent)?;
-    let id = txn.next_inode(slot)?.ok_or(Errno::ENOSPC)?;
+    let id = match txn.owns(slot) {
+        true => txn.next_inode(slot)?.ok_or(Errno::ENOSPC)?,
+        false => txn.abroad.new_directory(slot).ok_or_else(|| OpError::Wants(vec![Want::NewDirectory(slot)]))?,
+    };
 
     let is_dir = create.node.kind() == FileKind::Directory;
     let mut inode = new_inode(txn, create, &parent);
     inode.head.mode |= inherited.mode;
-    let head = inode.head;
-    txn.insert(id, inode);
-    inherited.store(txn, id)?;
-    names::point(txn, place, id, &head);
+    let kind = inode.head.kind;
+    let head = if txn.owns(slot) {
+        txn.insert(id, inode)?;
+        inherited.store(txn, id)?;
+        names::child(txn, id)?
+    } else {
+        let head = inode.head;
+        txn.abroad.step(Step::InsertDirectory { inode: id, record: inode.encode(), xattrs: inherited.xattrs() });
+        head
+    };
+    names::point(txn, place, id, kind);
     names::touch(txn, create.parent, 1, i32::from(is_dir))?;
-    let head = names::child(txn, id)?;
     Ok(Reply::Inode(head.attr(id)))
 }
 

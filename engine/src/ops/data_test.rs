@@ -32,7 +32,7 @@ fn an_overwrite_cuts_what_it_covers() {
     let attr = world.write(file, &[(40, 200)]);
     assert_eq!(world.extents(file), [(0, 40, 0), (40, 200, 0), (240, 60, 40)]);
     assert_eq!((attr.size, attr.allocated), (300, 300));
-    assert!(matches!(world.effects.last(), Some(Effect::SegmentDead(SlotId(0), SegmentId { sequence: 3, .. }))));
+    assert!(matches!(world.effects.last(), Some(Effect::SegmentDead(SegmentId { sequence: 3, .. }))));
     assert_eq!(read::dead_segments(&world.view(), SHARD, 9).unwrap().len(), 1);
     world.fsck();
     let partial = read::content(&world.view(), file, 239).unwrap();
@@ -47,36 +47,37 @@ fn dead_segments_wait_until_they_are_forgotten() {
     world.write(file, &[(0, 10)]);
     let old = SegmentId { session: world.session, sequence: 1 };
     world.write(file, &[(0, 10)]);
-    let dead = vec![(SlotId(0), old)];
+    let dead = vec![old];
     assert_eq!(read::dead_segments(&world.view(), SHARD, 9).unwrap(), dead);
     let session = world.session;
     world.lead(Command::CloseSession { session });
     let new = SegmentId { sequence: 2, ..old };
     let never = SegmentId { sequence: 3, ..old };
     assert_eq!(read::segments_in_use(&world.view(), SHARD, &[old, new, never]).unwrap(), [old, new]);
-    let live = (SlotId(0), new);
-    assert_eq!(world.lead(Command::ForgetSegments { segments: vec![dead[0], live] }), Reply::Done);
+    assert_eq!(world.lead(Command::ForgetSegments { segments: vec![old, new] }), Reply::Done);
     assert_eq!(read::segments_in_use(&world.view(), SHARD, &[old, new, never]).unwrap(), [new]);
     world.fsck();
 }
 
 #[test]
-fn a_segment_shared_by_slots_dies_with_the_last() {
+fn a_segment_shared_by_files_dies_with_the_last_and_is_of_one_slot() {
     let mut world = World::new();
     let dir = world.make(ROOT, "d", NewNode::Directory { slot: SlotId(5) }).unwrap().inode;
-    let (a, b) = (world.file(ROOT, "a"), world.file(dir, "b"));
+    let (a, b, elsewhere) = (world.file(ROOT, "a"), world.file(ROOT, "b"), world.file(dir, "c"));
     let segment = world.segment(30);
-    let files = [(a, 0), (b, 10)].map(|(inode, at)| FileCommit {
+    let part = |inode, at| FileCommit {
         content: CommitContent::Extents(vec![extent(0, 10, segment.id, at)]),
         ..no_change(inode)
-    });
-    assert_eq!(results(world.commit(files.to_vec(), vec![segment])), [Ok(10), Ok(10)]);
+    };
+    let refused = world.commit(vec![part(a, 0), part(elsewhere, 10)], vec![segment]);
+    assert_eq!(refused, Reply::Refused(Errno::EINVAL));
+    assert_eq!(results(world.commit(vec![part(a, 0), part(b, 10)], vec![segment])), [Ok(10), Ok(10)]);
     world.fsck();
     world.setattr(a, AttrChange::default(), Some(0)).unwrap();
     assert!(read::dead_segments(&world.view(), SHARD, 9).unwrap().is_empty());
     world.fsck();
     world.setattr(b, AttrChange::default(), Some(0)).unwrap();
-    assert_eq!(read::dead_segments(&world.view(), SHARD, 9).unwrap(), [(SlotId(5), segment.id)]);
+    assert_eq!(read::dead_segments(&world.view(), SHARD, 9).unwrap(), [segment.id]);
     world.fsck();
 }
 
@@ -163,7 +164,7 @@ fn a_file_that_is_gone_does_not_keep_the_others_from_being_committed() {
     ];
     let reply = results(world.commit(files, vec![kept, lost]));
     assert_eq!(reply, [Err(Errno::ENOENT), Ok(10), Err(Errno::EISDIR)]);
-    assert_eq!(read::dead_segments(&world.view(), SHARD, 9).unwrap(), [(SlotId(0), lost.id)]);
+    assert_eq!(read::dead_segments(&world.view(), SHARD, 9).unwrap(), [lost.id]);
     world.fsck();
 }
 

@@ -86,7 +86,7 @@ fn clear_extents<V: View>(txn: &mut Txn<'_, V>, id: InodeId, from: u64, to: u64)
 fn remove<V: View>(txn: &mut Txn<'_, V>, id: InodeId, old: &Extent, bytes: u64) -> Result<(), EngineError> {
     txn.delete(extent::key(id, old.offset));
     txn.allocate(id, 0, bytes)?;
-    segments::release(txn, id.slot(), old.segment, bytes)
+    segments::release(txn, old.segment, bytes)
 }
 
 fn store<V: View>(txn: &mut Txn<'_, V>, id: InodeId, extent: &Extent) {

@@ -1,6 +1,8 @@
-//! Names and links, shared by the verbs: directories looked up and touched, links added, moved and dropped.
+//! Names and links, shared by the verbs: directories looked up and touched, links added, moved and dropped. What is of another
+//! shard is taken from what that has told, and left to it.
 
-use pando_types::{Errno, FileName, InodeId, SessionId};
+use pando_types::intent::{Step, Want};
+use pando_types::{Errno, FileKind, FileName, InodeId, SessionId};
 
 use super::{OpError, orphan};
 use crate::error::{Corrupt, EngineError};
@@ -17,31 +19,71 @@ pub(super) struct Place<'a> {
     pub name: &'a FileName,
 }
 
-/// A directory that exists: ENOENT (it was removed), ENOTDIR.
+/// A directory that exists: ENOENT (it was removed), ENOTDIR. One of another shard comes with a [`reach`]ed place in it.
 pub(super) fn directory<V: View>(txn: &mut Txn<'_, V>, id: InodeId) -> Result<Head, OpError> {
-    let head = txn.head(id)?.ok_or(Errno::ENOENT)?;
+    let head = if txn.owns(id.slot()) {
+        if txn.locks().is_inode_locked(id) {
+            return Err(OpError::Busy);
+        }
+        txn.head(id)?
+    } else {
+        txn.abroad.inode(id).ok_or_else(|| OpError::Wants(vec![Want::Inode(id)]))?
+    };
+    let head = head.ok_or(Errno::ENOENT)?;
     if head.is_dir() { Ok(head) } else { Err(Errno::ENOTDIR.into()) }
 }
 
-/// What a name means.
-pub(super) fn entry<V: View>(txn: &Txn<'_, V>, place: Place<'_>) -> Result<Option<Dentry>, EngineError> {
-    let value = txn.get(&dentry::key(place.parent, place.name))?;
-    Ok(value.map(|value| Dentry::decode(&value)).transpose()?)
+/// Asks for a place of another shard, unless it is known.
+pub(super) fn reach<V: View>(txn: &Txn<'_, V>, place: Place<'_>) -> Result<(), OpError> {
+    if txn.owns(place.parent.slot()) || txn.abroad.name(place.parent, place.name).is_some() {
+        return Ok(());
+    }
+    Err(OpError::Wants(vec![Want::Name { parent: place.parent, name: place.name.clone() }]))
 }
 
-/// The inode of a dentry.
+/// What a name means.
+pub(super) fn entry<V: View>(txn: &Txn<'_, V>, place: Place<'_>) -> Result<Option<(InodeId, FileKind)>, OpError> {
+    reach(txn, place)?;
+    if let Some(entry) = txn.abroad.name(place.parent, place.name) {
+        return Ok(entry);
+    }
+    if txn.locks().is_name_locked(place.parent, place.name) {
+        return Err(OpError::Busy);
+    }
+    let dentry = txn.get(&dentry::key(place.parent, place.name))?.map(|value| Dentry::decode(&value)).transpose()?;
+    Ok(dentry.map(|dentry| (dentry.inode, dentry.kind)))
+}
+
+/// An inode of this shard that must exist.
 pub(super) fn child<V: View>(txn: &mut Txn<'_, V>, id: InodeId) -> Result<Head, EngineError> {
     txn.head(id)?.ok_or_else(|| Corrupt(format!("a name means inode {id}, which does not exist")).into())
 }
 
+/// The inode of a name, whose links are about to change.
+pub(super) fn linked<V: View>(txn: &mut Txn<'_, V>, id: InodeId) -> Result<Head, OpError> {
+    if txn.owns(id.slot()) {
+        let locked = txn.locks().is_inode_locked(id) || txn.locks().is_place_locked(id);
+        return if locked { Err(OpError::Busy) } else { Ok(child(txn, id)?) };
+    }
+    let known = txn.abroad.inode(id).ok_or_else(|| OpError::Wants(vec![Want::Inode(id)]))?;
+    // A name read before the inode was locked: it may have been changed since.
+    known.ok_or(OpError::Busy)
+}
+
 /// Writes a dentry, over whatever was there. The directory's size is for [`touch`].
-pub(super) fn point<V: View>(txn: &mut Txn<'_, V>, place: Place<'_>, inode: InodeId, head: &Head) {
-    let dentry = Dentry { inode, kind: head.kind, birth: txn.generation() };
+pub(super) fn point<V: View>(txn: &mut Txn<'_, V>, place: Place<'_>, inode: InodeId, kind: FileKind) {
+    if !txn.owns(place.parent.slot()) {
+        return txn.abroad.step(Step::Point { parent: place.parent, name: place.name.clone(), inode, kind });
+    }
+    let dentry = Dentry { inode, kind, birth: txn.generation() };
     txn.put(dentry::key(place.parent, place.name), dentry.encode());
 }
 
 /// Removes a dentry. The directory's size is for [`touch`].
 pub(super) fn unpoint<V: View>(txn: &mut Txn<'_, V>, place: Place<'_>) {
+    if !txn.owns(place.parent.slot()) {
+        return txn.abroad.step(Step::Unpoint { parent: place.parent, name: place.name.clone() });
+    }
     txn.delete(dentry::key(place.parent, place.name));
 }
 
@@ -52,6 +94,10 @@ pub(super) fn touch<V: View>(
     entries: i64,
     subdirectories: i32,
 ) -> Result<(), EngineError> {
+    if !txn.owns(id.slot()) {
+        txn.abroad.step(Step::Touch { directory: id, entries, subdirectories });
+        return Ok(());
+    }
     let now = txn.now();
     let head = &mut txn.inode_mut(id)?.head;
     let wrong = || Corrupt(format!("directory {id} has fewer entries or links than it loses"));
@@ -66,6 +112,13 @@ pub(super) fn touch<V: View>(
 /// An inode that has links gains one there.
 pub(super) fn add_link<V: View>(txn: &mut Txn<'_, V>, id: InodeId, place: Place<'_>) -> Result<(), EngineError> {
     let (now, birth) = (txn.now(), txn.generation());
+    if !txn.owns(id.slot()) {
+        if let Some(head) = txn.abroad.inode_mut(id) {
+            (head.nlink, head.ctime) = (head.nlink + 1, now);
+        }
+        txn.abroad.step(Step::AddLink { inode: id, parent: place.parent, name: place.name.clone() });
+        return Ok(());
+    }
     let head = &mut txn.inode_mut(id)?.head;
     head.nlink += 1;
     head.ctime = now;
@@ -80,6 +133,11 @@ pub(super) fn move_link<V: View>(
     from: Place<'_>,
     to: Place<'_>,
 ) -> Result<(), EngineError> {
+    if !txn.owns(id.slot()) {
+        let owned = |place: Place<'_>| (place.parent, place.name.clone());
+        txn.abroad.step(Step::MoveLink { inode: id, from: owned(from), to: owned(to) });
+        return Ok(());
+    }
     let (now, birth) = (txn.now(), txn.generation());
     let head = txn.inode_mut(id)?;
     head.head.ctime = now;
@@ -102,13 +160,18 @@ pub(super) fn drop_link<V: View>(
     session: SessionId,
     unheld: Option<InodeId>,
 ) -> Result<bool, EngineError> {
+    let holder = if unheld == Some(id) { SessionId::LEADER } else { session };
+    if !txn.owns(id.slot()) {
+        let last = txn.abroad.inode(id).flatten().is_some_and(|head| head.nlink == 1);
+        txn.abroad.step(Step::DropLink { inode: id, parent: place.parent, name: place.name.clone(), holder });
+        return Ok(last && holder != SessionId::LEADER);
+    }
     let now = txn.now();
     let head = &mut txn.inode_mut(id)?.head;
     head.ctime = now;
     head.nlink = head.nlink.checked_sub(1).ok_or_else(|| Corrupt(format!("inode {id} has a name and no links")))?;
     if head.nlink == 0 {
         head.parent = InodeId(0);
-        let holder = if unheld == Some(id) { SessionId::LEADER } else { session };
         return orphan::bury(txn, id, holder);
     }
     let link = backlink::key(id, place.parent, place.name);
@@ -134,7 +197,19 @@ pub(super) fn is_within<V: View>(txn: &mut Txn<'_, V>, id: InodeId, ancestor: In
         if at == InodeId::ROOT {
             return Ok(false);
         }
-        at = child(txn, at)?.parent;
+        at = above(txn, at)?;
     }
     Err(Errno::ELOOP.into())
+}
+
+/// The parent of a directory, which stays that until the change is decided.
+fn above<V: View>(txn: &mut Txn<'_, V>, id: InodeId) -> Result<InodeId, OpError> {
+    if txn.owns(id.slot()) {
+        return if txn.locks().is_inode_locked(id) { Err(OpError::Busy) } else { Ok(child(txn, id)?.parent) };
+    }
+    match txn.abroad.inode(id) {
+        None => Err(OpError::Wants(vec![Want::Path(id)])),
+        Some(None) => Err(OpError::Busy),
+        Some(Some(head)) => Ok(head.parent),
+    }
 }

@@ -33,7 +33,7 @@ fn is_bare<V: View>(txn: &mut Txn<'_, V>, id: InodeId) -> Result<bool, EngineErr
 fn put<V: View>(txn: &mut Txn<'_, V>, id: InodeId, holder: SessionId) {
     let record = Orphan { holder, birth: txn.generation() };
     txn.put(orphan::key(id), record.encode());
-    txn.put(orphan::index_key(txn.shard(), holder, id), orphan::index_value());
+    txn.put(orphan::index_key(holder, id), orphan::index_value());
 }
 
 /// The orphan record of an inode, if it is one.
@@ -44,7 +44,7 @@ pub(super) fn find<V: View>(txn: &Txn<'_, V>, id: InodeId) -> Result<Option<Orph
 /// An orphan stops being one.
 pub(super) fn unmark<V: View>(txn: &mut Txn<'_, V>, id: InodeId, holder: SessionId) {
     txn.delete(orphan::key(id));
-    txn.delete(orphan::index_key(txn.shard(), holder, id));
+    txn.delete(orphan::index_key(holder, id));
 }
 
 /// The session has closed these; those that it does not hold are left alone.

@@ -16,7 +16,7 @@ pub(super) fn reclaim<V: View>(txn: &mut Txn<'_, V>, inodes: &[InodeId]) -> Resu
     let mut budget = EXTENTS_PER_RECLAIM_MAX;
     let mut gone = 0;
     for &id in inodes {
-        let Some(record) = orphan::find(txn, id)? else {
+        let Some(record) = orphan::find(txn, id)?.filter(|_| txn.owns(id.slot())) else {
             gone += 1;
             continue;
         };

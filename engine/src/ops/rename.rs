@@ -6,8 +6,6 @@ use pando_types::{Errno, InodeId, Reply, SessionId};
 
 use super::names::{self, Place};
 use super::{OpError, unlink};
-use crate::error::EngineError;
-use crate::keys::dentry::Dentry;
 use crate::keys::inode::Head;
 use crate::kv::View;
 use crate::txn::Txn;
@@ -24,11 +22,12 @@ struct Named<'a> {
 pub(super) fn rename<V: View>(txn: &mut Txn<'_, V>, session: SessionId, rename: &Rename) -> Result<Reply, OpError> {
     let from = Place { parent: rename.parent, name: &rename.name };
     let to = Place { parent: rename.new_parent, name: &rename.new_name };
+    names::reach(txn, to)?;
     names::directory(txn, from.parent)?;
     names::directory(txn, to.parent)?;
-    let dentry = names::entry(txn, from)?.ok_or(Errno::ENOENT)?;
-    let source = named(txn, from, dentry)?;
-    let target = names::entry(txn, to)?.map(|dentry| named(txn, to, dentry)).transpose()?;
+    let (id, _) = names::entry(txn, from)?.ok_or(Errno::ENOENT)?;
+    let source = named(txn, from, id)?;
+    let target = names::entry(txn, to)?.map(|(id, _)| named(txn, to, id)).transpose()?;
     match (rename.mode, target) {
         (RenameMode::NoReplace, Some(_)) => Err(Errno::EEXIST.into()),
         (RenameMode::Exchange, None) => Err(Errno::ENOENT.into()),
@@ -37,8 +36,8 @@ pub(super) fn rename<V: View>(txn: &mut Txn<'_, V>, session: SessionId, rename: 
     }
 }
 
-fn named<'a, V: View>(txn: &mut Txn<'_, V>, place: Place<'a>, dentry: Dentry) -> Result<Named<'a>, EngineError> {
-    Ok(Named { place, id: dentry.inode, head: names::child(txn, dentry.inode)? })
+fn named<'a, V: View>(txn: &mut Txn<'_, V>, place: Place<'a>, id: InodeId) -> Result<Named<'a>, OpError> {
+    Ok(Named { place, id, head: names::linked(txn, id)? })
 }
 
 /// Refuses a directory that would come to lie in itself, as `errno`.
@@ -61,8 +60,8 @@ fn exchange<V: View>(txn: &mut Txn<'_, V>, source: Named<'_>, target: Named<'_>)
         let gainer = if gain > 0 { to.parent } else { from.parent };
         refuse_full(txn, gainer)?;
     }
-    names::point(txn, from, target.id, &target.head);
-    names::point(txn, to, source.id, &source.head);
+    names::point(txn, from, target.id, target.head.kind);
+    names::point(txn, to, source.id, source.head.kind);
     names::move_link(txn, source.id, from, to)?;
     names::move_link(txn, target.id, to, from)?;
     if from.parent == to.parent {
@@ -75,7 +74,7 @@ fn exchange<V: View>(txn: &mut Txn<'_, V>, source: Named<'_>, target: Named<'_>)
 }
 
 fn refuse_full<V: View>(txn: &mut Txn<'_, V>, directory: InodeId) -> Result<(), OpError> {
-    if names::child(txn, directory)?.nlink >= LINKS_MAX { Err(Errno::EMLINK.into()) } else { Ok(()) }
+    if names::directory(txn, directory)?.nlink >= LINKS_MAX { Err(Errno::EMLINK.into()) } else { Ok(()) }
 }
 
 fn replace<V: View>(
@@ -116,7 +115,7 @@ fn replace<V: View>(
         }
     }
     names::unpoint(txn, from);
-    names::point(txn, to, source.id, &source.head);
+    names::point(txn, to, source.id, source.head.kind);
     names::move_link(txn, source.id, from, to)?;
     // The new parent gains a directory with the source, and loses one with the target.
     names::touch(txn, from.parent, -1, -i32::from(moves_dir))?;

@@ -1,5 +1,6 @@
 //! Unlink and rmdir: a name goes, and its inode when nothing needs it.
 
+use pando_types::intent::Step;
 use pando_types::{Errno, FileName, InodeId, Reply, SessionId};
 
 use super::names::{self, Place};
@@ -18,8 +19,8 @@ pub(super) fn unlink<V: View>(
 ) -> Result<Reply, OpError> {
     let place = Place { parent, name };
     names::directory(txn, parent)?;
-    let inode = names::entry(txn, place)?.ok_or(Errno::ENOENT)?.inode;
-    if names::child(txn, inode)?.is_dir() {
+    let (inode, _) = names::entry(txn, place)?.ok_or(Errno::ENOENT)?;
+    if names::linked(txn, inode)?.is_dir() {
         return Err(Errno::EISDIR.into());
     }
     names::unpoint(txn, place);
@@ -32,8 +33,8 @@ pub(super) fn unlink<V: View>(
 pub(super) fn rmdir<V: View>(txn: &mut Txn<'_, V>, parent: InodeId, name: &FileName) -> Result<Reply, OpError> {
     let place = Place { parent, name };
     names::directory(txn, parent)?;
-    let inode = names::entry(txn, place)?.ok_or(Errno::ENOENT)?.inode;
-    let head = names::child(txn, inode)?;
+    let (inode, _) = names::entry(txn, place)?.ok_or(Errno::ENOENT)?;
+    let head = names::linked(txn, inode)?;
     if !head.is_dir() {
         return Err(Errno::ENOTDIR.into());
     }
@@ -48,6 +49,10 @@ pub(super) fn rmdir<V: View>(txn: &mut Txn<'_, V>, parent: InodeId, name: &FileN
 
 /// An empty directory without a name goes at once: unlike a file it has nothing to give to who has it open.
 pub(super) fn remove_directory<V: View>(txn: &mut Txn<'_, V>, id: InodeId) -> Result<(), EngineError> {
+    if !txn.owns(id.slot()) {
+        txn.abroad.step(Step::RemoveDirectory { inode: id });
+        return Ok(());
+    }
     xattr::drop_all(txn, id)?;
     txn.remove(id)
 }

@@ -1,14 +1,18 @@
 //! What the leader and the collectors ask of a shard: totals, sessions, and work that waits.
 
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
+use pando_types::intent::{Decided, IntentId};
 use pando_types::request::Totals;
 use pando_types::shard_map::ShardMap;
 use pando_types::{InodeId, SegmentId, SessionId, ShardId, SlotId};
 
 use crate::error::{Corrupt, ReadError};
 use crate::keys::shard::{self, State};
-use crate::keys::{PREFIX_BYTES, after, orphan, segment, session, shard_map};
+use crate::keys::slots::{self, Slots};
+use crate::keys::usage::{self, Usage};
+use crate::keys::{self, KeyKind, PREFIX_BYTES, after, intent, orphan, segment, session, shard_map};
 use crate::kv::View;
 
 /// Sums over a shard; zeros before its first entry.
@@ -26,37 +30,97 @@ pub fn shard_map(view: &impl View) -> Result<Option<ShardMap>, ReadError> {
 /// The sessions that are open, in order.
 pub fn sessions(view: &impl View, shard: ShardId) -> Result<Vec<SessionId>, ReadError> {
     let prefix = session::prefix(shard);
-    collect(view, &prefix, &after(&prefix), usize::MAX, |rest, _| session::parse(rest))
+    collect(view, &prefix, &after(&prefix), usize::MAX, |key, _| session::parse(&key[PREFIX_BYTES..]))
 }
 
-/// Orphans that nobody holds, at most `limit`: those without holder, then those of ended sessions.
+/// Orphans that nobody holds, at most `limit`: those without holder and those of ended sessions, slot by slot.
 pub fn free_orphans(view: &impl View, shard: ShardId, limit: usize) -> Result<Vec<InodeId>, ReadError> {
-    let parse = |rest: &[u8], _: &[u8]| orphan::parse_index(rest);
     let mut free = Vec::new();
-    let end = after(&orphan::index_prefix(shard));
-    let mut holder = SessionId::LEADER;
-    while free.len() < limit {
-        let from = orphan::index_key(shard, holder, InodeId(0));
-        let Some(&(found, _)) = collect(view, &from, &end, 1, parse)?.first() else { break };
-        let from = orphan::index_key(shard, found, InodeId(0));
-        let to = orphan::index_key(shard, SessionId(found.0.saturating_add(1)), InodeId(0));
-        if found == SessionId::LEADER || view.get(&session::key(shard, found))?.is_none() {
-            let orphans = collect(view, &from, &to, limit - free.len(), parse)?;
-            free.extend(orphans.into_iter().map(|(_, inode)| inode));
+    let parse = |key: &[u8], _: &[u8]| orphan::parse_index(key);
+    each_slot(view, shard, |slot| {
+        let end = after(&orphan::index_prefix(slot, SessionId(u64::MAX)));
+        let mut holder = Some(SessionId::LEADER);
+        while let Some(from) = holder.filter(|_| free.len() < limit) {
+            let first = collect(view, &orphan::index_prefix(slot, from), &end, 1, parse)?;
+            let Some(&(found, _)) = first.first() else { break };
+            if found == SessionId::LEADER || view.get(&session::key(shard, found))?.is_none() {
+                let prefix = orphan::index_prefix(slot, found);
+                let orphans = collect(view, &prefix, &after(&prefix), limit - free.len(), parse)?;
+                free.extend(orphans.into_iter().map(|(_, inode)| inode));
+            }
+            holder = found.0.checked_add(1).map(SessionId);
         }
-        match found.0.checked_add(1) {
-            Some(next) => holder = SessionId(next),
-            None => break,
-        }
-    }
+        Ok(free.len() < limit)
+    })?;
     Ok(free)
 }
 
 /// Segments that nothing refers to, at most `limit`: their objects may be deleted.
-pub fn dead_segments(view: &impl View, shard: ShardId, limit: usize) -> Result<Vec<(SlotId, SegmentId)>, ReadError> {
-    let prefix = segment::dead_prefix(shard);
-    let parse = |rest: &[u8], value: &[u8]| Ok((segment::decode_dead(value)?.0, segment::parse_shard_rest(rest)?));
-    collect(view, &prefix, &after(&prefix), limit, parse)
+pub fn dead_segments(view: &impl View, shard: ShardId, limit: usize) -> Result<Vec<SegmentId>, ReadError> {
+    let mut dead = Vec::new();
+    each_slot(view, shard, |slot| {
+        let prefix = keys::slot_prefix(slot, KeyKind::DeadSegment);
+        dead.extend(collect(view, &prefix, &after(&prefix), limit - dead.len(), |key, _| segment::parse(key))?);
+        Ok(dead.len() < limit)
+    })?;
+    Ok(dead)
+}
+
+/// Calls `visit` for each slot of the shard that has records, until it returns false.
+fn each_slot(
+    view: &impl View,
+    shard: ShardId,
+    mut visit: impl FnMut(SlotId) -> Result<bool, ReadError>,
+) -> Result<(), ReadError> {
+    for (first, last) in slots(view, shard)?.runs() {
+        let end = (last.0 + 1).to_be_bytes();
+        let mut next = first.0;
+        while next <= last.0 {
+            let mut found = None;
+            view.scan(&next.to_be_bytes(), &end, &mut |key, _| {
+                found = key.first_chunk().map(|slot| u32::from_be_bytes(*slot));
+                ControlFlow::Break(())
+            })?;
+            let Some(slot) = found else { break };
+            if !visit(SlotId(slot))? {
+                return Ok(());
+            }
+            next = slot + 1;
+        }
+    }
+    Ok(())
+}
+
+/// About half of a shard, as slots at its end: by inodes, and by the slots up to `spread`, over which new directories are
+/// spread. Empty if one slot is all there is.
+pub fn half(view: &impl View, shard: ShardId, spread: SlotId) -> Result<Slots, ReadError> {
+    let all = slots(view, shard)?;
+    let mut weights: BTreeMap<SlotId, u64> =
+        (0..=spread.0).map(SlotId).filter(|slot| all.has(*slot)).map(|slot| (slot, 1)).collect();
+    each_slot(view, shard, |slot| {
+        let usage = view.get(&usage::key(slot))?.map(|value| Usage::decode(&value)).transpose()?;
+        *weights.entry(slot).or_default() += usage.unwrap_or_default().inodes;
+        Ok(true)
+    })?;
+    let sum: u64 = weights.values().sum();
+    let mut before = 0;
+    let cut = weights.into_iter().find(|(_, weight)| {
+        let found = before > 0 && (before + weight / 2) * 2 >= sum;
+        before += weight;
+        found
+    });
+    Ok(cut.map_or(Slots::default(), |(slot, _)| all.both(&Slots::of([(slot, SlotId(u32::MAX))]))))
+}
+
+/// A change that was decided here, or given up (it is the leader's then).
+pub fn decided(view: &impl View, shard: ShardId, intent: IntentId) -> Result<Option<Decided>, ReadError> {
+    let value = view.get(&intent::decided_key(shard, intent))?;
+    Ok(value.map(|value| intent::decode_decided(&value)).transpose()?)
+}
+
+/// The slots that a shard owns.
+pub fn slots(view: &impl View, shard: ShardId) -> Result<Slots, ReadError> {
+    Ok(view.get(&slots::key(shard))?.map(|value| Slots::decode(&value)).transpose()?.unwrap_or_default())
 }
 
 /// Those of the asked segments that the metadata refers to, or still may: their session lives, or a dead record waits.
@@ -64,8 +128,8 @@ pub fn segments_in_use(view: &impl View, shard: ShardId, segments: &[SegmentId])
     let mut in_use = Vec::new();
     for &id in segments {
         if view.get(&session::key(shard, id.session))?.is_some()
-            || view.get(&segment::use_key(shard, id))?.is_some()
-            || view.get(&segment::dead_key(shard, id))?.is_some()
+            || view.get(&segment::key(id))?.is_some()
+            || view.get(&segment::dead_key(id))?.is_some()
         {
             in_use.push(id);
         }
@@ -73,7 +137,7 @@ pub fn segments_in_use(view: &impl View, shard: ShardId, segments: &[SegmentId])
     Ok(in_use)
 }
 
-/// Up to `limit` records of a range, parsed from key rest and value.
+/// Up to `limit` records of a range, parsed from key and value.
 fn collect<T>(
     view: &impl View,
     from: &[u8],
@@ -87,7 +151,7 @@ fn collect<T>(
         if found.len() == limit {
             return ControlFlow::Break(());
         }
-        match parse(&key[PREFIX_BYTES..], value) {
+        match parse(key, value) {
             Ok(item) => found.push(item),
             Err(error) => damage = Some(error),
         }

@@ -10,17 +10,31 @@ use super::inode::{getattr, head};
 use crate::error::{Corrupt, ReadError};
 use crate::keys::dentry::{self, Dentry};
 use crate::keys::inode::{self, Head};
+use crate::keys::slots::Slots;
 use crate::keys::{PREFIX_BYTES, after};
 use crate::kv::View;
 
+/// What is found of an inode.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Found {
+    /// It is of this shard.
+    Here(Attr),
+    /// It is of another shard.
+    Elsewhere(InodeId),
+}
+
 /// What a name means. An absent name is ENOENT, also under what is no directory: it costs one look at a filter.
-pub fn lookup(view: &impl View, parent: InodeId, name: &FileName) -> Result<Attr, ReadError> {
+pub fn lookup(view: &impl View, slots: &Slots, parent: InodeId, name: &FileName) -> Result<Found, ReadError> {
     let value = view.get(&dentry::key(parent, name))?.ok_or(Errno::ENOENT)?;
     let child = Dentry::decode(&value)?.inode;
-    match getattr(view, child) {
+    match find(view, slots, child) {
         Err(ReadError::Refused(_)) => Err(dangling(parent, name, child).into()),
         result => result,
     }
+}
+
+fn find(view: &impl View, slots: &Slots, inode: InodeId) -> Result<Found, ReadError> {
+    if slots.has(inode.slot()) { getattr(view, inode).map(Found::Here) } else { Ok(Found::Elsewhere(inode)) }
 }
 
 fn dangling(parent: InodeId, name: &FileName, child: InodeId) -> Corrupt {
@@ -30,6 +44,7 @@ fn dangling(parent: InodeId, name: &FileName, child: InodeId) -> Corrupt {
 /// A page of a directory in name order, at most `limit` entries. ENOENT, ENOTDIR.
 pub fn readdir(
     view: &impl View,
+    slots: &Slots,
     directory: InodeId,
     after_name: Option<&FileName>,
     plus: bool,
@@ -59,7 +74,7 @@ pub fn readdir(
         return Err(error.into());
     }
     if plus {
-        add_attributes(view, directory, &mut page)?;
+        add_attributes(view, slots, directory, &mut page)?;
     }
     Ok(page)
 }
@@ -70,9 +85,16 @@ fn entry(key: &[u8], value: &[u8]) -> Result<DirectoryEntry, Corrupt> {
     Ok(DirectoryEntry { name, inode: dentry.inode, kind: dentry.kind, attr: None })
 }
 
-fn add_attributes(view: &impl View, directory: InodeId, page: &mut DirectoryPage) -> Result<(), ReadError> {
-    let keys: Vec<Vec<u8>> = page.entries.iter().map(|entry| inode::key(entry.inode)).collect();
-    for (entry, value) in page.entries.iter_mut().zip(view.multi_get(&keys)?) {
+fn add_attributes(
+    view: &impl View,
+    slots: &Slots,
+    directory: InodeId,
+    page: &mut DirectoryPage,
+) -> Result<(), ReadError> {
+    let own = |entry: &&mut DirectoryEntry| slots.has(entry.inode.slot());
+    let mut entries: Vec<&mut DirectoryEntry> = page.entries.iter_mut().filter(own).collect();
+    let keys: Vec<Vec<u8>> = entries.iter().map(|entry| inode::key(entry.inode)).collect();
+    for (entry, value) in entries.iter_mut().zip(view.multi_get(&keys)?) {
         let value = value.ok_or_else(|| dangling(directory, &entry.name, entry.inode))?;
         entry.attr = Some(Head::decode(&value)?.0.attr(entry.inode));
     }
@@ -80,7 +102,7 @@ fn add_attributes(view: &impl View, directory: InodeId, page: &mut DirectoryPage
 }
 
 /// The parent of a directory; the root's is itself. ENOENT, ENOTDIR.
-pub fn parent(view: &impl View, directory: InodeId) -> Result<Attr, ReadError> {
+pub fn parent(view: &impl View, slots: &Slots, directory: InodeId) -> Result<Found, ReadError> {
     let head = head(view, directory)?;
-    if head.is_dir() { getattr(view, head.parent) } else { Err(Errno::ENOTDIR.into()) }
+    if head.is_dir() { find(view, slots, head.parent) } else { Err(Errno::ENOTDIR.into()) }
 }

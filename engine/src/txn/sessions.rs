@@ -51,6 +51,12 @@ impl<V: View> Txn<'_, V> {
         Some(id)
     }
 
+    /// A session of another shard is open here too.
+    pub fn join_session(&mut self, id: SessionId) {
+        let value = Some(Session { acked: 0, opened: self.now });
+        self.sessions.sessions.insert(id, Dirty { value, dirty: true });
+    }
+
     /// Whether a session is open.
     pub fn session_alive(&mut self, id: SessionId) -> Result<bool, EngineError> {
         Ok(self.session(id)?.value.is_some())
@@ -118,7 +124,7 @@ impl<V: View> Txn<'_, V> {
 
     fn session(&mut self, id: SessionId) -> Result<&mut Dirty<Option<Session>>, EngineError> {
         if !self.sessions.sessions.contains_key(&id) {
-            let stored = self.view.get(&session::key(self.shard, id))?;
+            let stored = self.get(&session::key(self.shard, id))?;
             let value = stored.map(|value| Session::decode(&value)).transpose()?;
             self.sessions.sessions.insert(id, Dirty { value, dirty: false });
         }
@@ -134,7 +140,8 @@ impl<V: View> Txn<'_, V> {
         Ok(self.sessions.results.get_mut(&(id, record)).expect("it was just put there"))
     }
 
-    pub(super) fn stage_sessions(&mut self) {
+    /// Stages what is known of sessions; they are read anew when needed.
+    pub fn stage_sessions(&mut self) {
         let cache = std::mem::take(&mut self.sessions);
         for (id, session) in cache.sessions.into_iter().filter(|(_, session)| session.dirty) {
             self.staged.insert(session::key(self.shard, id), session.value.map(|session| session.encode()));

@@ -25,7 +25,7 @@ fn scanned(txn: &Txn<'_, impl View>, from: &str, to: &str, limit: usize) -> Stri
 fn reads_see_staged_writes() {
     let kv = stored(&[("b", "1"), ("d", "1"), ("f", "1")]);
     let view = kv.view();
-    let mut txn = Txn::new(&view, ShardId(0), None);
+    let mut txn = Txn::new(&view, ShardId(0), None, Slots::all(), Arc::default());
     txn.put(b"a".to_vec(), b"2".to_vec());
     txn.put(b"d".to_vec(), b"2".to_vec());
     txn.put(b"e".to_vec(), b"2".to_vec());
@@ -56,7 +56,7 @@ fn reads_see_staged_writes() {
 fn time_and_generation_never_go_back() {
     let kv = MemKv::new();
     let view = kv.view();
-    let mut txn = Txn::new(&view, ShardId(0), None);
+    let mut txn = Txn::new(&view, ShardId(0), None, Slots::all(), Arc::default());
     assert!(txn.begin_entry(Timestamp(5), Generation(3)), "the first entry is told");
     assert!(!txn.begin_entry(Timestamp(-5), Generation(1)));
     assert_eq!((txn.now(), txn.generation()), (Timestamp(5), Generation(3)));
@@ -66,7 +66,7 @@ fn time_and_generation_never_go_back() {
 fn a_batch_without_entries_writes_the_mark_alone() {
     let kv = MemKv::new();
     let view = kv.view();
-    let finished = Txn::new(&view, ShardId(0), None).finish(b"m");
+    let finished = Txn::new(&view, ShardId(0), None, Slots::all(), Arc::default()).finish(b"m");
     kv.write(finished.batch).unwrap();
     let expected: Dump = vec![(shard::applied_key(ShardId(0)), shard::encode_applied(b"m"))];
     assert_eq!(dump(&kv.view()), expected);
@@ -80,7 +80,7 @@ fn a_slot_gives_each_sequence_once_until_it_has_no_more() {
     batch.put(counter::key(SlotId(3)), counter::encode((1 << 44) - 1));
     kv.write(batch).unwrap();
     let view = kv.view();
-    let mut txn = Txn::new(&view, ShardId(0), None);
+    let mut txn = Txn::new(&view, ShardId(0), None, Slots::all(), Arc::default());
     assert_eq!(txn.next_inode(SlotId(0)).unwrap(), Some(InodeId(2)));
     assert_eq!(txn.next_inode(SlotId(0)).unwrap(), Some(InodeId(3)));
     assert_eq!(txn.next_inode(SlotId(3)).unwrap(), Some(InodeId::new(SlotId(3), (1 << 44) - 1)));

@@ -2,24 +2,35 @@
 
 use std::collections::BTreeSet;
 
+use pando_engine::keys::slots::Slots;
+use pando_engine::read::Found;
 use pando_engine::{Effect, ReadError, View, read};
-use pando_types::{Errno, FileKind, InodeId};
+use pando_types::{Errno, FileKind, InodeId, ShardId};
 
 use crate::SHARD;
 use crate::reference::{Cell, Model, Node};
 
 /// The state, and that effects have told what now waits.
 pub fn compare(view: &impl View, model: &mut Model, effects: &[Effect], what: &str) {
-    compare_state(view, model, what);
-    for (slot, segment) in read::dead_segments(view, SHARD, usize::MAX).unwrap() {
-        assert!(effects.contains(&Effect::SegmentDead(slot, segment)), "{what}: segment {segment} died in silence");
+    compare_state(view, &[SHARD], model, what);
+    compare_effects(view, SHARD, model, effects, what);
+}
+
+/// That effects have told what now waits in a shard.
+pub fn compare_effects(view: &impl View, shard: ShardId, model: &Model, effects: &[Effect], what: &str) {
+    for segment in read::dead_segments(view, shard, usize::MAX).unwrap() {
+        assert!(effects.contains(&Effect::SegmentDead(segment)), "{what}: segment {segment} died in silence");
     }
-    for orphan in read::free_orphans(view, SHARD, usize::MAX).unwrap() {
-        assert!(effects.contains(&Effect::OrphanFree(orphan)), "{what}: orphan {orphan} became free in silence");
+    for orphan in read::free_orphans(view, shard, usize::MAX).unwrap() {
+        let with_holder =
+            model.nodes[&orphan].holder.is_some_and(|holder| effects.contains(&Effect::SessionClosed(holder)));
+        let told = with_holder || effects.contains(&Effect::OrphanFree(orphan));
+        assert!(told, "{what}: orphan {orphan} became free in silence");
     }
 }
 
-pub fn compare_state(view: &impl View, model: &mut Model, what: &str) {
+/// The state of these shards together.
+pub fn compare_state(view: &impl View, shards: &[ShardId], model: &mut Model, what: &str) {
     let ids: Vec<InodeId> = model.nodes.keys().copied().collect();
     for &id in &ids {
         let attr = read::getattr(view, id).unwrap_or_else(|error| panic!("{what}: inode {id}: {error}"));
@@ -31,13 +42,14 @@ pub fn compare_state(view: &impl View, model: &mut Model, what: &str) {
         let node = model.nodes.get_mut(&id).unwrap();
         (node.version, node.changed) = (attr.version, false);
     }
-    let totals = read::totals(view, SHARD).unwrap();
-    assert_eq!(totals.inodes, ids.len() as u64, "{what}");
+    let inodes: u64 = shards.iter().map(|shard| read::totals(view, *shard).unwrap().inodes).sum();
+    assert_eq!(inodes, ids.len() as u64, "{what}");
     assert_eq!(read::sessions(view, SHARD).unwrap(), model.sessions.keys().copied().collect::<Vec<_>>(), "{what}");
-    let orphans: BTreeSet<InodeId> = read::free_orphans(view, SHARD, usize::MAX).unwrap().into_iter().collect();
+    let free = |shard: &ShardId| read::free_orphans(view, *shard, usize::MAX).unwrap();
+    let orphans: BTreeSet<InodeId> = shards.iter().flat_map(free).collect();
     assert_eq!(orphans, model.free_orphans(), "{what}: free orphans");
-    let dead: BTreeSet<_> =
-        read::dead_segments(view, SHARD, usize::MAX).unwrap().into_iter().map(|(_, id)| id).collect();
+    let dead = |shard: &ShardId| read::dead_segments(view, *shard, usize::MAX).unwrap();
+    let dead: BTreeSet<_> = shards.iter().flat_map(dead).collect();
     assert_eq!(dead, model.dead(), "{what}: dead segments");
 }
 
@@ -56,11 +68,12 @@ fn compare_node(view: &impl View, id: InodeId, node: &Node, what: &str) {
 }
 
 fn compare_directory(view: &impl View, id: InodeId, node: &Node, what: &str) {
-    assert_eq!(read::parent(view, id).unwrap().inode, node.parent, "{what}: parent of {id}");
+    let above = read::parent(view, &Slots::all(), id).unwrap();
+    assert!(matches!(&above, Found::Here(attr) if attr.inode == node.parent), "{what}: parent of {id}: {above:?}");
     let mut found = Vec::new();
     loop {
         let last = found.last().map(|(name, _)| name);
-        let page = read::readdir(view, id, last, true, 3).unwrap();
+        let page = read::readdir(view, &Slots::all(), id, last, true, 3).unwrap();
         let end = page.end;
         for entry in page.entries {
             assert_eq!(
@@ -68,7 +81,8 @@ fn compare_directory(view: &impl View, id: InodeId, node: &Node, what: &str) {
                 Some((entry.inode, entry.kind)),
                 "{what}"
             );
-            assert_eq!(read::lookup(view, id, &entry.name).ok(), entry.attr, "{what}");
+            let meant = read::lookup(view, &Slots::all(), id, &entry.name).ok();
+            assert_eq!(meant, entry.attr.clone().map(Found::Here), "{what}");
             found.push((entry.name, entry.inode));
         }
         if end {

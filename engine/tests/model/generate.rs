@@ -177,8 +177,11 @@ impl Generator {
         let mut inodes: Vec<InodeId> = (0..=self.random.below(3)).map(|_| self.any_file(model)).collect();
         inodes.sort();
         inodes.dedup();
+        // A segment is of one slot.
+        let slot = self.random.pick(&inodes).slot();
+        inodes.retain(|inode| inode.slot() == slot);
         self.segments += 1;
-        let segment = NewSegment { id: SegmentId { session, sequence: self.segments }, length: 500 };
+        let segment = NewSegment { id: SegmentId::new(session, slot, self.segments), length: 500 };
         let mut used = 0;
         let files = inodes.into_iter().map(|inode| self.file_commit(inode, segment.id, &mut used)).collect();
         let segments = if used > 0 { vec![segment] } else { vec![] };

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use pando_engine::keys::slots::Slots;
 use pando_engine::kv::mem::MemKv;
 use pando_engine::{Engine, Kv, read};
 use pando_types::command::{
@@ -173,7 +174,7 @@ impl Hostile {
             _ if self.0.one_in(2) => {
                 Command::Reclaim { inodes: (0..self.0.below(300)).map(|_| self.inode()).collect() }
             }
-            _ => Command::ForgetSegments { segments: vec![(SlotId(self.number() as u32), self.segment())] },
+            _ => Command::ForgetSegments { segments: vec![self.segment()] },
         }
     }
 
@@ -204,12 +205,16 @@ fn hostile_commands_do_no_harm() {
 }
 
 fn hostile_reads(kv: &MemKv, hostile: &mut Hostile) {
-    let view = kv.view();
+    let (view, slots) = (kv.view(), Slots::all());
     for _ in 0..200 {
         let (inode, number, name) = (hostile.inode(), hostile.number(), hostile.name());
         let _ = (read::getattr(&view, inode), read::content(&view, inode, number), read::readlink(&view, inode));
-        let _ = (read::lookup(&view, inode, &name), read::parent(&view, inode), read::listxattr(&view, inode));
-        let _ = read::readdir(&view, inode, Some(&name), true, number as u32);
+        let _ = (
+            read::lookup(&view, &slots, inode, &name),
+            read::parent(&view, &slots, inode),
+            read::listxattr(&view, inode),
+        );
+        let _ = read::readdir(&view, &slots, inode, Some(&name), true, number as u32);
         let _ = read::segments_in_use(&view, SHARD, &[hostile.segment()]);
         let _ = read::free_orphans(&view, SHARD, number as usize);
     }

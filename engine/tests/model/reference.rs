@@ -234,10 +234,16 @@ impl Model {
                 Ok(Reply::Done)
             }
             Command::SetShardMap(_) => Err(Errno::EAGAIN),
+            Command::JoinSession { .. }
+            | Command::Prepare { .. }
+            | Command::Decide(_)
+            | Command::Finish { .. }
+            | Command::Abort { .. }
+            | Command::Forget { .. }
+            | Command::Split { .. } => unreachable!("the file system is the same in however many shards"),
             Command::ForgetSegments { segments } => {
                 let dead = self.dead();
-                self.segments
-                    .retain(|id| !(dead.contains(id) && segments.iter().any(|(_, forgotten)| forgotten == id)));
+                self.segments.retain(|id| !(dead.contains(id) && segments.contains(id)));
                 Ok(Reply::Done)
             }
         }

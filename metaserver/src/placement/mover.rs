@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use pando_engine::keys::slots::Slots;
 use pando_engine::read;
+use pando_raft::Host;
 use pando_types::request::{Replica, Request, Response};
 use pando_types::shard_map::ShardMap;
 use pando_types::{Command, Errno, FsError, NodeId, Reply, ShardId};
@@ -32,10 +34,16 @@ pub(crate) async fn run(replicas: Arc<Replicas>) {
         if tokio::time::timeout(INTERVAL, changes.changed()).await.is_ok_and(|changed| changed.is_err()) {
             return;
         }
-        for shard in replicas.shards().into_iter().filter(|shard| shard.group.is_leader()) {
-            if shard.id == ShardId(0) {
-                log_failure(plan(&replicas, &shard).await, "the shard map is left as it is for now");
+        let led: Vec<Arc<Shard>> = replicas.shards().into_iter().filter(|shard| shard.group.is_leader()).collect();
+        let Some(map) = replicas.cluster.map().ok().filter(|_| !led.is_empty()) else { continue };
+        let is_small = map.nodes.len() == 1 && map.shards.iter().all(|shard| shard.replicas.len() == 1);
+        let found = if is_small { BTreeMap::new() } else { ask_all(&replicas, &map).await };
+        for shard in led {
+            if shard.id == ShardId(0) && !is_small {
+                log_failure(plan(&replicas, &shard, &found).await, "the shard map is left as it is for now");
             }
+            stop_former(&replicas, &shard, &map, &found).await;
+            log_failure(hand_slots_over(&replicas, &shard).await, "a shard is not split yet");
             log_failure(follow_map(&replicas, &shard).await, "the members of a shard are left as they are for now");
         }
     }
@@ -48,20 +56,40 @@ fn log_failure(result: Result<(), FsError>, what: &str) {
 }
 
 /// Changes the map by one step of the planner.
-async fn plan(replicas: &Replicas, root: &Shard) -> Result<(), FsError> {
+async fn plan(replicas: &Replicas, root: &Shard, found: &BTreeMap<NodeId, Vec<Replica>>) -> Result<(), FsError> {
     let map = replicas.cluster.map()?;
-    let settled = map.nodes.len() == 1 && map.shards.iter().all(|shard| shard.replicas.len() == 1);
-    if settled {
-        return Ok(());
-    }
-    let found = ask_all(replicas, &map).await;
-    stop_former(replicas, root, &map, &found).await;
-    let alive = found.into_keys().collect();
+    let alive = found.keys().copied().collect();
     let Some(next) = planner::next(&map, &alive) else { return Ok(()) };
     for (old, new) in map.shards.iter().zip(&next.shards).filter(|(old, new)| old != new) {
         info!(shard = %old.id, from = ?old.replicas, to = ?new.replicas, "replicas are moved");
     }
     set_map(root, next).await.map(|_| ())
+}
+
+/// Splits off what the map says is no longer the shard's: each part to the shard that begins with it.
+async fn hand_slots_over(replicas: &Replicas, shard: &Shard) -> Result<(), FsError> {
+    let map = map_of_state(replicas, shard).await?;
+    let surplus = shard.territory().slots.without(&Slots::of(map.slots_of(shard.id)));
+    if surplus.is_empty() {
+        return Ok(());
+    }
+    let members = shard.group.members();
+    if shard.group.settled_at().is_none() || !members.keys().eq(shard.group.voters().iter()) {
+        return Err(FsError::unavailable("its members are changing"));
+    }
+    let mark = Host::first_mark(members).map_err(|e| FsError::bug(e.to_string()))?;
+    for other in map.shards.iter().filter(|other| other.id != shard.id) {
+        let slots = surplus.both(&Slots::of(map.slots_of(other.id))).runs().to_vec();
+        if slots.is_empty() {
+            continue;
+        }
+        match shard.proposer.propose_own(Command::Split { shard: other.id, slots, mark: mark.clone() }).await? {
+            Reply::Done => info!(shard = %shard.id, new = %other.id, "a shard has been split"),
+            Reply::Refused(Errno::EAGAIN) => return Err(FsError::unavailable("changes are under way in it")),
+            reply => return Err(FsError::bug(format!("a split was answered with {reply:?}"))),
+        }
+    }
+    Ok(())
 }
 
 /// Writes the next map; false if somebody else was faster.
@@ -120,7 +148,8 @@ async fn follow_map(replicas: &Replicas, shard: &Shard) -> Result<(), FsError> {
     }
     let cluster = replicas.cluster.id().to_owned();
     for node in wanted.iter().filter(|node| !members.contains(node)) {
-        let request = Request::StartReplica { cluster: cluster.clone(), shard: shard.id };
+        let slots = shard.territory().slots.runs().to_vec();
+        let request = Request::StartReplica { cluster: cluster.clone(), shard: shard.id, slots };
         replicas.nodes.ask(*node, request).await?;
     }
     let address = |node: &NodeId| Some((*node, map.address_of(*node)?.to_owned()));

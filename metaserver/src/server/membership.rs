@@ -57,6 +57,7 @@ pub(super) async fn take_place(
     address: &str,
 ) -> Result<(), ServerError> {
     let cluster = &replicas.cluster;
+    replicas.finish_removals().await?;
     let held = replicas.host.recorded()?;
     for shard in &held {
         replicas.start(*shard).await?;
@@ -71,6 +72,7 @@ pub(super) async fn take_place(
             other => return Err(ServerError::Bug(format!("a question for the map was answered with {other:?}"))),
         }
     }
+    replicas.start_split().await?;
     match replicas.shard(ShardId(0)) {
         Some(root) if root.is_alone(cluster.node) => settle_alone(replicas, &root, config, address).await,
         // Among others a node is told to them in the background.

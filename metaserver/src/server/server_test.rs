@@ -130,14 +130,16 @@ impl Client {
     }
 
     async fn collect(&self) -> Collected {
-        match self.ask(Request::Collect).await {
+        match self.ask(Request::Collect { shard: ShardId(0) }).await {
             Ok(Response::Collected(collected)) => collected,
             other => panic!("{other:?}"),
         }
     }
 
     async fn assert_clean(&self) {
-        let Ok(Response::Fsck(report)) = self.ask(Request::Fsck).await else { panic!("no report") };
+        let Ok(Response::Fsck(report)) = self.ask(Request::Fsck { shard: ShardId(0) }).await else {
+            panic!("no report")
+        };
         assert_eq!(report.problems, Vec::<String>::new());
     }
 
@@ -249,7 +251,11 @@ async fn a_crash_loses_nothing_that_was_answered_and_a_retry_counts_once() {
     assert_eq!(client.send(mkdir).await.unwrap(), made);
     assert_eq!(client.names(dir.inode).await.len(), 51);
     client.session = session;
-    assert_eq!(client.ask(Request::KeepAlive { session }).await, Ok(Response::Done), "the session lives on");
+    assert_eq!(
+        client.ask(Request::KeepAlive { shard: ShardId(0), session }).await,
+        Ok(Response::Done),
+        "the session lives on"
+    );
     client.assert_clean().await;
     server.shutdown().await.unwrap();
 }
@@ -316,18 +322,19 @@ async fn a_silent_session_ends_and_lets_its_orphans_go() {
     assert!(matches!(silent.change(unlink(InodeId::ROOT, "f", None)).await, Reply::Unlinked { held: true, .. }));
     let getattr = Request::GetAttr { inode: file.inode };
     assert!(alive.ask(getattr.clone()).await.is_ok(), "kept while its session lives");
-    let keep = Request::KeepAlive { session: alive.session };
+    let keep = Request::KeepAlive { shard: ShardId(0), session: alive.session };
     until(|| async {
         assert_eq!(alive.ask(keep.clone()).await, Ok(Response::Done));
         alive.ask(getattr.clone()).await.is_err()
     })
     .await;
-    let stale = silent.ask(Request::KeepAlive { session: silent.session }).await.unwrap_err();
+    let stale = silent.ask(Request::KeepAlive { shard: ShardId(0), session: silent.session }).await.unwrap_err();
     assert_eq!(stale.kind, ErrorKind::Stale);
     assert_eq!(silent.change(unlink(InodeId::ROOT, "g", None)).await, Reply::Stale);
     // A session that was never opened, and one that is closed by its owner.
-    assert!(alive.ask(Request::KeepAlive { session: SessionId(999) }).await.is_err());
-    assert_eq!(alive.change(Command::CloseSession { session: alive.session }).await, Reply::Done);
+    assert!(alive.ask(Request::KeepAlive { shard: ShardId(0), session: SessionId(999) }).await.is_err());
+    let close = Request::CloseSession { shard: ShardId(0), session: alive.session };
+    assert_eq!(alive.ask(close).await, Ok(Response::Done));
     assert_eq!(alive.ask(keep).await.unwrap_err().kind, ErrorKind::Stale);
     Client::connect(alive.address.clone()).await.assert_clean().await;
     server.shutdown().await.unwrap();
@@ -346,13 +353,14 @@ async fn segments_of_the_dead_are_collected_and_those_of_the_living_are_not() {
     let living = alive.put_segment(&store, 1).await;
     assert_eq!(alive.collect().await, Collected { objects: 3, ..Collected::default() }, "both sessions live");
 
-    assert_eq!(dead.change(Command::CloseSession { session: dead.session }).await, Reply::Done);
+    let close = Request::CloseSession { shard: ShardId(0), session: dead.session };
+    assert_eq!(dead.ask(close).await, Ok(Response::Done));
     assert_eq!(alive.collect().await, Collected { leaked_segments: 1, objects: 3, ..Collected::default() });
     let mut kept = vec![committed, living];
     kept.sort();
     assert_eq!(in_store(&store).await, kept);
     let Ok(Response::Segments(in_use)) =
-        alive.ask(Request::SegmentsInUse { segments: vec![committed, leaked, living] }).await
+        alive.ask(Request::SegmentsInUse { shard: ShardId(0), segments: vec![committed, leaked, living] }).await
     else {
         panic!("no answer")
     };
@@ -362,7 +370,9 @@ async fn segments_of_the_dead_are_collected_and_those_of_the_living_are_not() {
     alive.change(unlink(InodeId::ROOT, "f", Some(file.inode))).await;
     until(|| async { in_store(&store).await == [living] }).await;
     until(|| async {
-        let Ok(Response::Fsck(report)) = alive.ask(Request::Fsck).await else { panic!("no report") };
+        let Ok(Response::Fsck(report)) = alive.ask(Request::Fsck { shard: ShardId(0) }).await else {
+            panic!("no report")
+        };
         (report.orphans, report.dead_segments) == (0, 0)
     })
     .await;
@@ -388,7 +398,7 @@ async fn what_a_server_missed_while_it_was_down_is_collected() {
     server.shutdown().await.unwrap();
 
     let (server, after) = start(root.path(), SHORT_TTL).await;
-    let keep = Request::KeepAlive { session: after.session };
+    let keep = Request::KeepAlive { shard: ShardId(0), session: after.session };
     until(|| async {
         assert_eq!(after.ask(keep.clone()).await, Ok(Response::Done));
         after.collect().await;

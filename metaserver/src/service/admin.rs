@@ -2,7 +2,7 @@
 
 use pando_engine::read;
 use pando_types::limits::SEGMENTS_PER_REQUEST_MAX;
-use pando_types::request::{Response, Status};
+use pando_types::request::{Request, Response, Status, Totals};
 use pando_types::{Errno, ErrorKind, FsError, SegmentId, ShardId};
 use tokio::sync::Mutex;
 
@@ -12,28 +12,32 @@ use crate::replicas::Replicas;
 /// What a client is told to wait while the same long work is under way for another, in milliseconds.
 const BUSY_WAIT_MS: u64 = 500;
 
-pub(super) async fn totals(here: &Replicas) -> Result<Response, FsError> {
-    let shard = here.led(ShardId(0))?;
+pub(super) async fn totals(here: &Replicas, shard: ShardId) -> Result<Response, FsError> {
+    let shard = here.led(shard)?;
     shard.read(|view| read::totals(view, shard.id)).await.map(Response::Totals)
 }
 
-pub(super) async fn fsck(here: &Replicas, checking: &Mutex<()>) -> Result<Response, FsError> {
-    let shard = here.led(ShardId(0))?;
+pub(super) async fn fsck(here: &Replicas, shard: ShardId, checking: &Mutex<()>) -> Result<Response, FsError> {
+    let shard = here.led(shard)?;
     let _alone = checking.try_lock().map_err(|_| busy("a check"))?;
     let id = shard.id;
     shard.read_long(move |view| pando_engine::fsck(view, id)).await.map(Response::Fsck)
 }
 
-pub(super) async fn segments_in_use(here: &Replicas, segments: Vec<SegmentId>) -> Result<Response, FsError> {
+pub(super) async fn segments_in_use(
+    here: &Replicas,
+    shard: ShardId,
+    segments: Vec<SegmentId>,
+) -> Result<Response, FsError> {
     if segments.len() > SEGMENTS_PER_REQUEST_MAX {
         return Err(FsError::user(Errno::E2BIG));
     }
-    let shard = here.led(ShardId(0))?;
-    shard.read(|view| read::segments_in_use(view, shard.id, &segments)).await.map(Response::Segments)
+    let shard = here.led(shard)?;
+    shard.segments_in_use(&segments).await.map(Response::Segments)
 }
 
-pub(super) async fn collect(here: &Replicas) -> Result<Response, FsError> {
-    let shard = here.led(ShardId(0))?;
+pub(super) async fn collect(here: &Replicas, shard: ShardId) -> Result<Response, FsError> {
+    let shard = here.led(shard)?;
     let collector = here.collector(shard.id).ok_or_else(|| FsError::unavailable("the server is stopping"))?;
     match collector.collect_now().await {
         Some(collected) => collected.map(Response::Collected),
@@ -43,10 +47,17 @@ pub(super) async fn collect(here: &Replicas) -> Result<Response, FsError> {
 
 pub(super) async fn status(here: &Replicas) -> Result<Response, FsError> {
     let shard = here.led(ShardId(0))?;
-    let (totals, sessions) =
-        shard.read(|view| Ok((read::totals(view, shard.id)?, read::sessions(view, shard.id)?.len()))).await?;
+    let sessions = shard.read(|view| Ok(read::sessions(view, shard.id)?.len())).await?;
     let shard_map = here.hinted_map()?;
-    let (nodes, problems) = placement::nodes(here, &shard_map).await;
+    let (nodes, mut problems) = placement::nodes(here, &shard_map).await;
+    let mut totals = Totals::default();
+    let asked = shard_map.shards.iter().map(|shard| async move { (shard.id, totals_of(here, shard.id).await) });
+    for (id, found) in futures::future::join_all(asked).await {
+        match found {
+            Ok(found) => (totals.inodes, totals.bytes) = (totals.inodes + found.inodes, totals.bytes + found.bytes),
+            Err(error) => problems.push(format!("shard {id} does not answer: {}", error.detail)),
+        }
+    }
     Ok(Response::Status(Status {
         shard_map,
         sessions: sessions as u64,
@@ -57,6 +68,17 @@ pub(super) async fn status(here: &Replicas) -> Result<Response, FsError> {
         problems,
         version: env!("CARGO_PKG_VERSION").into(),
     }))
+}
+
+async fn totals_of(here: &Replicas, shard: ShardId) -> Result<Totals, FsError> {
+    let answer = match here.led(shard) {
+        Ok(_) => totals(here, shard).await,
+        Err(_) => here.nodes.ask_shard(shard, Request::Totals { shard }).await,
+    };
+    match answer? {
+        Response::Totals(totals) => Ok(totals),
+        other => Err(FsError::bug(format!("totals were answered with {other:?}"))),
+    }
 }
 
 fn busy(what: &str) -> FsError {

@@ -11,7 +11,7 @@ use pando_types::limits::{
     ENTRY_BYTES_MAX, EXTENTS_PER_COMMIT_MAX, FILE_BYTES_MAX, FILES_PER_COMMIT_MAX, INLINE_BYTES_MAX,
     INODES_PER_RELEASE_MAX, SEGMENT_BYTES_MAX, SEGMENTS_PER_REQUEST_MAX, SYMLINK_BYTES_MAX, XATTR_VALUE_BYTES_MAX,
 };
-use pando_types::{Command, Envelope, Errno, Extent, FsError, InodeId, SegmentId, SessionId};
+use pando_types::{Command, Envelope, Errno, Extent, FsError, SegmentId, SessionId};
 
 use crate::propose::size_bound;
 
@@ -29,10 +29,18 @@ pub(super) fn envelope(envelope: &Envelope) -> Result<(), FsError> {
 
 fn command(command: &Command, session: SessionId) -> Result<(), Errno> {
     match command {
-        Command::OpenSession | Command::Reclaim { .. } | Command::ForgetSegments { .. } | Command::SetShardMap(_) => {
-            Err(Errno::EPERM)
-        }
-        Command::CloseSession { session: closed } => refuse(*closed != session, Errno::EPERM),
+        Command::OpenSession
+        | Command::CloseSession { .. }
+        | Command::JoinSession { .. }
+        | Command::Reclaim { .. }
+        | Command::ForgetSegments { .. }
+        | Command::SetShardMap(_)
+        | Command::Prepare { .. }
+        | Command::Decide(_)
+        | Command::Finish { .. }
+        | Command::Abort { .. }
+        | Command::Forget { .. }
+        | Command::Split { .. } => Err(Errno::EPERM),
         Command::Create(create) => {
             refuse((create.mode | create.umask) & !MODE_BITS != 0, Errno::EINVAL)?;
             match &create.node {
@@ -80,6 +88,9 @@ fn commit(commit: &Commit, session: SessionId) -> Result<(), Errno> {
         refuse(!inodes.insert(file.inode), Errno::EINVAL)?;
         punched += file.punch.len();
         extents += file_commit(file, |extent| {
+            if extent.segment.slot() != file.inode.slot() {
+                return false;
+            }
             let length = segments.get(&extent.segment).copied().unwrap_or(0);
             extent.segment_offset.checked_add(extent.length).is_some_and(|end| end <= length)
         })?;
@@ -114,25 +125,6 @@ fn file_commit(file: &FileCommit, in_segment: impl Fn(&Extent) -> bool) -> Resul
 
 fn refuse(bad: bool, errno: Errno) -> Result<(), Errno> {
     if bad { Err(errno) } else { Ok(()) }
-}
-
-/// The inodes whose slots a command touches.
-pub(super) fn inodes(command: &Command) -> Vec<InodeId> {
-    match command {
-        Command::Create(create) => vec![create.parent],
-        Command::Unlink { parent, .. } | Command::Rmdir { parent, .. } => vec![*parent],
-        Command::Rename(rename) => vec![rename.parent, rename.new_parent],
-        Command::Link { inode, parent, .. } => vec![*inode, *parent],
-        Command::SetAttr { inode, .. } | Command::SetXattr { inode, .. } | Command::RemoveXattr { inode, .. } => {
-            vec![*inode]
-        }
-        Command::Commit(commit) => commit.files.iter().map(|f| f.inode).collect(),
-        Command::ReleaseOrphans { inodes } | Command::Reclaim { inodes } => inodes.clone(),
-        Command::OpenSession
-        | Command::CloseSession { .. }
-        | Command::ForgetSegments { .. }
-        | Command::SetShardMap(_) => Vec::new(),
-    }
 }
 
 #[cfg(test)]

@@ -2,9 +2,11 @@
 //!
 //! Invariant: a node of another cluster is refused before anything is looked at.
 
+use pando_engine::keys::slots::Slots;
 use pando_raft::PeerError;
+use pando_types::intent::IntentId;
 use pando_types::request::Response;
-use pando_types::{Errno, ErrorKind, FsError, ShardId};
+use pando_types::{Command, Errno, ErrorKind, FsError, ShardId, SlotId};
 
 use crate::replicas::Replicas;
 
@@ -16,9 +18,38 @@ pub(super) async fn raft(here: &Replicas, cluster: &str, shard: ShardId, message
     })
 }
 
-pub(super) async fn start_replica(here: &Replicas, cluster: &str, shard: ShardId) -> Result<Response, FsError> {
+/// Another shard's change takes part here.
+pub(super) async fn take_part(
+    here: &Replicas,
+    cluster: &str,
+    shard: ShardId,
+    command: Command,
+) -> Result<Response, FsError> {
     check(here, cluster)?;
-    here.start_new(shard).await.map_err(|e| FsError::unavailable(e.to_string()))?;
+    if !matches!(command, Command::Prepare { .. } | Command::Finish { .. }) {
+        return Err(FsError::user(Errno::EPERM));
+    }
+    here.led(shard)?.proposer.propose_own(command).await.map(Response::Reply)
+}
+
+pub(super) async fn outcome(
+    here: &Replicas,
+    cluster: &str,
+    asking: ShardId,
+    intent: IntentId,
+) -> Result<Response, FsError> {
+    check(here, cluster)?;
+    here.outcome(intent, asking).await.map(Response::Steps)
+}
+
+pub(super) async fn start_replica(
+    here: &Replicas,
+    cluster: &str,
+    shard: ShardId,
+    slots: Vec<(SlotId, SlotId)>,
+) -> Result<Response, FsError> {
+    check(here, cluster)?;
+    here.start_new(shard, &Slots::of(slots)).await?;
     Ok(Response::Done)
 }
 

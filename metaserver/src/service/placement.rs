@@ -6,12 +6,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use pando_types::limits::SHARDS_MAX;
 use pando_types::request::{Join, Joined, NodeChange, NodeStatus, Replica, Request, Response};
 use pando_types::shard_map::{Node, ShardMap};
 use pando_types::{Errno, ErrorKind, FsError, MapEpoch, NodeId, ShardId};
 use tracing::info;
 
-use crate::placement::{mover, planner};
+use crate::placement::{SPREAD_LAST, mover, planner};
 use crate::replicas::Replicas;
 use crate::shard::Shard;
 
@@ -112,12 +113,88 @@ fn remove(map: &mut ShardMap, id: NodeId) -> Result<(), FsError> {
 
 /// Hands leadership of a shard to another node.
 pub(super) async fn transfer(here: &Replicas, shard: ShardId, to: NodeId) -> Result<Response, FsError> {
-    let shard = here.led(shard)?;
+    let shard = match here.led(shard) {
+        Ok(led) => led,
+        Err(error) if shard == ShardId(0) || here.cluster.map()?.shard(shard).is_none() => return Err(error),
+        // Who leads shard 0 is asked, and knows who leads this one.
+        Err(_) if here.led(ShardId(0)).is_ok() => {
+            return here.nodes.ask_shard(shard, Request::TransferShard { shard, to }).await;
+        }
+        Err(error) => return Err(error),
+    };
     if !shard.group.members().contains_key(&to) {
         return Err(refused(Errno::EINVAL, &format!("node {to} has no replica of shard {}", shard.id)));
     }
     shard.group.transfer(to).await.map_err(|e| FsError::unavailable(e.to_string()))?;
     Ok(Response::Done)
+}
+
+/// Writes into the map that a shard hands about half of what it has to a new one; its leader sees to it.
+pub(super) async fn split(here: &Replicas, shard: ShardId) -> Result<Response, FsError> {
+    let root = here.led(ShardId(0))?;
+    if here.cluster.map()?.shard(shard).is_none() {
+        return Err(unknown_shard(shard));
+    }
+    let half = match here.led(shard) {
+        Ok(_) => half_of(here, shard).await?,
+        Err(_) => here.nodes.ask_shard(shard, Request::HalfOf { shard }).await?,
+    };
+    let Response::Slots(slots) = half else {
+        return Err(FsError::bug("a question for slots was answered with something else"));
+    };
+    let map = change_map(here, &root, |map| {
+        let whole = || refused(Errno::EINVAL, &format!("shard {shard} has nothing that it could hand over"));
+        if map.shards.len() >= SHARDS_MAX {
+            return Err(refused(Errno::ENOSPC, &format!("there are {SHARDS_MAX} shards already")));
+        }
+        map.split(shard, &slots).ok_or_else(whole).map(|_| true)
+    });
+    let map = map.await?;
+    info!(%shard, "a shard is split");
+    Ok(Response::ShardMap(map))
+}
+
+pub(super) async fn half_of(here: &Replicas, shard: ShardId) -> Result<Response, FsError> {
+    let shard = here.led(shard)?;
+    let half = shard.read(|view| pando_engine::read::half(view, shard.id, SPREAD_LAST)).await?;
+    Ok(Response::Slots(half.runs().to_vec()))
+}
+
+/// Writes into the map that a replica is elsewhere; the shard's leader sees to it.
+pub(super) async fn move_replica(
+    here: &Replicas,
+    shard: ShardId,
+    from: NodeId,
+    to: NodeId,
+) -> Result<Response, FsError> {
+    let root = here.led(ShardId(0))?;
+    change_map(here, &root, |map| {
+        let fit = map.node(to).is_some_and(|node| !node.draining);
+        let moved = map.shards.iter_mut().find(|s| s.id == shard).ok_or_else(|| unknown_shard(shard))?;
+        if !fit {
+            return Err(refused(
+                Errno::EINVAL,
+                &format!("node {to} is not there or is draining; see `pando node list`"),
+            ));
+        }
+        if !moved.replicas.contains(&from) || moved.replicas.contains(&to) {
+            let why = format!(
+                "shard {shard} has replicas on nodes {}; move one of them to another node",
+                list(&moved.replicas)
+            );
+            return Err(refused(Errno::EINVAL, &why));
+        }
+        moved.replicas.retain(|node| *node != from);
+        moved.replicas.push(to);
+        moved.replicas.sort();
+        Ok(true)
+    })
+    .await?;
+    Ok(Response::Done)
+}
+
+fn unknown_shard(shard: ShardId) -> FsError {
+    refused(Errno::ENOENT, &format!("there is no shard {shard}; `pando shard list` shows those there are"))
 }
 
 /// Makes the next map of the present one until it is taken; `change` says whether there is anything to change.

@@ -3,17 +3,19 @@
 //! ```text
 //! chunk    version u8 | record ...       record   key length u32 LE | value length u32 LE | key | value
 //! ```
-//! Invariants: the image is a view of one moment; the applied mark is not in it and stored by the reader at the end.
+//! Invariants: the image is a view of one moment; it begins with the shard's own records, its slots among them; the applied mark
+//! is not in it and stored by the reader at the end.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use pando_engine::keys::{self, KeyKind, SHARD_SLOT};
+use pando_engine::keys::slots::Slots;
 use pando_engine::kv::{Batch, Kv, View};
+use pando_engine::{keys, read};
 use pando_raft::{ImageSource, MachineError};
-use pando_types::shard_map::SlotRange;
+use pando_types::ShardId;
 
 const VERSION: u8 = 1;
 /// A chunk ends after this many bytes; with the largest record it stays below the 4 MiB that the group allows.
@@ -25,16 +27,17 @@ type Chunk = Result<Bytes, MachineError>;
 type Range = (Vec<u8>, Vec<u8>);
 
 /// The state as of now. A thread of its own holds the view and reads as fast as chunks are taken.
-pub(super) fn write<K: Kv>(kv: Arc<K>, slots: &SlotRange) -> Result<Box<dyn ImageSource>, MachineError> {
+pub(super) fn write<K: Kv>(kv: Arc<K>, shard: ShardId) -> Result<Box<dyn ImageSource>, MachineError> {
     let (chunks_to, chunks) = sync_channel(1);
     let (ready_to, ready) = sync_channel(1);
-    let ranges = ranges(slots);
     std::thread::Builder::new()
         .name("image".into())
         .spawn(move || {
             let view = kv.view();
             let _ = ready_to.send(());
-            send_all(&view, &ranges, &chunks_to);
+            if let Err(error) = send_all(&view, shard, &chunks_to) {
+                let _ = chunks_to.send(Err(error));
+            }
         })
         .map_err(MachineError::new)?;
     ready.recv().map_err(MachineError::new)?;
@@ -50,11 +53,12 @@ impl ImageSource for Chunks {
 }
 
 /// Ends early when nobody takes chunks any more.
-fn send_all(view: &impl View, ranges: &[Range], to: &SyncSender<Chunk>) {
+fn send_all(view: &impl View, shard: ShardId, to: &SyncSender<Chunk>) -> Result<(), MachineError> {
+    let slots = read::slots(view, shard).map_err(MachineError::new)?;
     let mut chunk = new_chunk();
-    for (from, until) in ranges {
+    for (from, until) in ranges(&slots, shard) {
         let mut gone = false;
-        let scanned = view.scan(from, until, &mut |key, value| {
+        let scanned = view.scan(&from, &until, &mut |key, value| {
             chunk.put_u32_le(key.len() as u32);
             chunk.put_u32_le(value.len() as u32);
             chunk.put_slice(key);
@@ -64,15 +68,13 @@ fn send_all(view: &impl View, ranges: &[Range], to: &SyncSender<Chunk>) {
             }
             if gone { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
-        if let Err(error) = scanned {
-            let _ = to.send(Err(MachineError::new(error)));
-            return;
-        }
+        scanned.map_err(MachineError::new)?;
         if gone {
-            return;
+            return Ok(());
         }
     }
     let _ = to.send(Ok(chunk.freeze()));
+    Ok(())
 }
 
 fn new_chunk() -> BytesMut {
@@ -81,64 +83,73 @@ fn new_chunk() -> BytesMut {
     chunk
 }
 
-/// Replaces the shard's records by the image's; there is no applied mark afterwards.
+/// Replaces the shard's records by the image's; there is no applied mark afterwards. The slots that the image is of must be
+/// nobody else's on this node.
 pub(super) fn read<K: Kv>(
     kv: &Arc<K>,
-    slots: &SlotRange,
+    shard: ShardId,
     chunks: &mut dyn Iterator<Item = Chunk>,
 ) -> Result<(), MachineError> {
-    erase(kv, slots)?;
+    erase(kv, shard)?;
+    let mut reader = Reader { shard, allowed: ranges(&Slots::default(), shard), slots_seen: false };
     for chunk in chunks {
-        kv.write(parse(chunk?, slots)?).map_err(MachineError::new)?;
+        kv.write(reader.parse(chunk?)?).map_err(MachineError::new)?;
     }
     Ok(())
 }
 
 /// Removes all of the shard's records.
-pub(super) fn erase<K: Kv>(kv: &Arc<K>, slots: &SlotRange) -> Result<(), MachineError> {
+pub(super) fn erase<K: Kv>(kv: &Arc<K>, shard: ShardId) -> Result<(), MachineError> {
+    let slots = read::slots(&kv.view(), shard).map_err(MachineError::new)?;
     let mut batch = Batch::default();
-    batch.delete(keys::shard::applied_key(slots.shard));
-    for (from, until) in ranges(slots) {
-        batch.delete_range(from, until);
-    }
+    batch.delete(keys::shard::applied_key(shard));
+    ranges(&slots, shard).into_iter().for_each(|(from, until)| batch.delete_range(from, until));
     kv.write(batch).map_err(MachineError::new)
 }
 
-fn parse(mut chunk: Bytes, slots: &SlotRange) -> Result<Batch, MachineError> {
-    let damaged = || MachineError::new("an image chunk is damaged or of another version");
-    if chunk.is_empty() || chunk.get_u8() != VERSION {
-        return Err(damaged());
-    }
-    let ranges = ranges(slots);
-    let mut batch = Batch::default();
-    while !chunk.is_empty() {
-        if chunk.len() < HEAD_BYTES {
-            return Err(damaged());
-        }
-        let (key_bytes, value_bytes) = (chunk.get_u32_le() as usize, chunk.get_u32_le() as usize);
-        if chunk.len() < key_bytes.saturating_add(value_bytes) {
-            return Err(damaged());
-        }
-        let (key, value) = (chunk.split_to(key_bytes), chunk.split_to(value_bytes));
-        if !ranges.iter().any(|(from, until)| (from.as_slice()..until.as_slice()).contains(&&key[..])) {
-            return Err(damaged());
-        }
-        batch.put(key.to_vec(), value.to_vec());
-    }
-    Ok(batch)
+/// Where the shard's records lie: its own, which say which slots it has, then these.
+fn ranges(slots: &Slots, shard: ShardId) -> Vec<Range> {
+    let mut ranges = keys::of_owner(slots, shard);
+    ranges.rotate_left(slots.runs().len());
+    ranges
 }
 
-/// Where the shard's records lie: its slots, then its own records but for the applied mark.
-fn ranges(slots: &SlotRange) -> Vec<Range> {
-    let mut ranges = vec![(slots.first.0.to_be_bytes().to_vec(), (slots.last.0 + 1).to_be_bytes().to_vec())];
-    for kind in KeyKind::ALL.into_iter().filter(|kind| *kind != KeyKind::Applied) {
-        let mut prefix = SHARD_SLOT.to_be_bytes().to_vec();
-        prefix.push(kind as u8);
-        prefix.extend_from_slice(&u64::from(slots.shard.0).to_be_bytes());
-        let end = keys::after(&prefix);
-        ranges.push((prefix, end));
+/// Takes chunks in their order.
+struct Reader {
+    shard: ShardId,
+    allowed: Vec<Range>,
+    slots_seen: bool,
+}
+
+impl Reader {
+    fn parse(&mut self, mut chunk: Bytes) -> Result<Batch, MachineError> {
+        let damaged = || MachineError::new("an image chunk is damaged or of another version");
+        if chunk.is_empty() || chunk.get_u8() != VERSION {
+            return Err(damaged());
+        }
+        let mut batch = Batch::default();
+        while !chunk.is_empty() {
+            if chunk.len() < HEAD_BYTES {
+                return Err(damaged());
+            }
+            let (key_bytes, value_bytes) = (chunk.get_u32_le() as usize, chunk.get_u32_le() as usize);
+            if chunk.len() < key_bytes.saturating_add(value_bytes) {
+                return Err(damaged());
+            }
+            let (key, value) = (chunk.split_to(key_bytes), chunk.split_to(value_bytes));
+            if !self.allowed.iter().any(|(from, until)| (from.as_slice()..until.as_slice()).contains(&&key[..])) {
+                return Err(damaged());
+            }
+            if key[..] == keys::slots::key(self.shard)[..] && !std::mem::replace(&mut self.slots_seen, true) {
+                self.allowed = ranges(&Slots::decode(&value).map_err(MachineError::new)?, self.shard);
+                // What an earlier replica of any shard has left there.
+                let own = self.allowed.iter().filter(|(from, _)| from[..4] != keys::SHARD_SLOT.to_be_bytes());
+                own.for_each(|(from, until)| batch.delete_range(from.clone(), until.clone()));
+            }
+            batch.put(key.to_vec(), value.to_vec());
+        }
+        Ok(batch)
     }
-    ranges
 }
 
 #[cfg(test)]
@@ -146,13 +157,9 @@ mod tests {
     use pando_engine::kv::mem::MemKv;
     use pando_engine::{Engine, fsck};
     use pando_types::command::{Create, NewNode};
-    use pando_types::{
-        Command, Envelope, FileName, Generation, InodeId, LogEntry, OpId, SessionId, ShardId, SlotId, Timestamp,
-    };
+    use pando_types::{Command, Envelope, FileName, Generation, InodeId, LogEntry, OpId, SessionId, Timestamp};
 
     use super::*;
-
-    const SLOTS: SlotRange = SlotRange { first: SlotId(0), last: SlotId(SlotId::COUNT - 1), shard: ShardId(0) };
 
     fn entry(names: std::ops::Range<u32>) -> LogEntry {
         let command = |n: u32| {
@@ -182,7 +189,7 @@ mod tests {
         let mut engine = Engine::open(source.clone(), ShardId(0)).unwrap();
         engine.apply(b"5", &[entry(0..5000)]).unwrap();
         let before = records(&source);
-        let mut image = write(source.clone(), &SLOTS).unwrap();
+        let mut image = write(source.clone(), ShardId(0)).unwrap();
         engine.apply(b"6", &[entry(5000..5100)]).unwrap();
         let mut chunks = Vec::new();
         while let Some(chunk) = image.next().unwrap() {
@@ -193,7 +200,7 @@ mod tests {
         let target = Arc::new(MemKv::default());
         let mut engine = Engine::open(target.clone(), ShardId(0)).unwrap();
         engine.apply(b"2", &[entry(7000..7100)]).unwrap();
-        read(&target, &SLOTS, &mut chunks.into_iter()).unwrap();
+        super::read(&target, ShardId(0), &mut chunks.into_iter()).unwrap();
         let mut engine = Engine::open(target.clone(), ShardId(0)).unwrap();
         assert_eq!(engine.applied(), None, "without the mark until all is there");
         engine.apply(b"5", &[]).unwrap();
@@ -206,7 +213,9 @@ mod tests {
         for bad in
             [&b""[..], b"\x02", b"\x01abc", b"\x01\xff\xff\xff\xff\xff\xff\xff\xff", b"\x01\x01\0\0\0\0\0\0\0\xff"]
         {
-            assert!(parse(Bytes::from_static(bad), &SLOTS).is_err(), "{bad:?}");
+            let mut reader =
+                Reader { shard: ShardId(0), allowed: ranges(&Slots::all(), ShardId(0)), slots_seen: false };
+            assert!(reader.parse(Bytes::from_static(bad)).is_err(), "{bad:?}");
         }
     }
 }

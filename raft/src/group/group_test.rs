@@ -393,3 +393,24 @@ async fn a_group_that_was_not_founded_has_no_leader() {
     assert!(matches!(group.initialize(stranger).await, Err(RaftError::Members { .. })));
     host.shutdown().await.unwrap();
 }
+
+/// A group that begins with a state that its members have: nobody founds it, and who lacks the state gets an image.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_seeded_group_elects_a_leader_and_helps_who_has_no_state() {
+    let mut cluster = Cluster::new(3, options());
+    let mark = Host::first_mark(cluster.members()).unwrap();
+    for id in [1, 2].map(NodeId) {
+        cluster.seed(id, &mark).await;
+    }
+    for id in cluster.ids() {
+        cluster.up(id).await;
+    }
+    let (leader, group) = cluster.leader().await;
+    assert_ne!(leader, NodeId(3), "it has no state and cannot know of the group");
+    assert_eq!(group.members(), cluster.members());
+    assert_eq!(group.propose(bytes("a")).await.unwrap(), reply(1, b"a"));
+    until("all have the same", || {
+        cluster.ids().into_iter().all(|id| cluster.content(id) == [bytes("seed"), bytes("a")])
+    })
+    .await;
+}

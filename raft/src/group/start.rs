@@ -54,6 +54,7 @@ impl Parts {
             let log_error = |e: std::io::Error| RaftError::Stopped { group, detail: e.to_string() };
             let mut group_log = GroupLog::open(log.clone(), group, durable, alive.clone()).map_err(log_error)?;
             let is_pristine = group_log.is_pristine().map_err(log_error)?;
+            let has_promised = group_log.has_voted().map_err(log_error)?;
             agree(&mut group_log, is_pristine, &state, group)?;
 
             let config = Arc::new(config(&options, group)?);
@@ -64,7 +65,8 @@ impl Parts {
             state.set_running();
             raft.run();
 
-            let silence = if is_pristine || is_alone(&raft, node).await { None } else { Some(options.silence(node)) };
+            let is_alone = is_alone(&raft, node).await;
+            let silence = (has_promised && !is_alone).then(|| options.silence(node));
             let inner = Arc::new(Inner {
                 group,
                 node,
@@ -81,17 +83,17 @@ impl Parts {
             });
             tokio::spawn(compact::run(Arc::downgrade(&inner), state, inner.closing.subscribe(), alive.clone()));
             let group = Group(inner);
-            group.allow_elections(silence.is_some(), is_pristine, alive).await?;
+            group.allow_elections(silence.is_some(), is_alone && !is_pristine, alive).await?;
             Ok(group)
         })
     }
 }
 
 impl Group {
-    async fn allow_elections(&self, later: bool, is_pristine: bool, alive: Alive) -> Result<(), RaftError> {
+    async fn allow_elections(&self, later: bool, at_once: bool, alive: Alive) -> Result<(), RaftError> {
         if !later {
             self.0.raft.runtime_config().elect(true);
-            return if is_pristine { Ok(()) } else { self.elect().await };
+            return if at_once { self.elect().await } else { Ok(()) };
         }
         let (inner, until) = (Arc::downgrade(&self.0), self.0.silent_until);
         let mut closing = self.0.closing.subscribe();

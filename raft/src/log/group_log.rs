@@ -59,8 +59,12 @@ impl GroupLog {
 
     /// Whether nothing has ever been written for this group.
     pub fn is_pristine(&self) -> io::Result<bool> {
-        let vote = self.db().get(&self.key(Kind::Vote, 0), |_| Ok(()))?;
-        Ok(vote.is_none() && self.last.is_none())
+        Ok(!self.has_voted()? && self.last.is_none())
+    }
+
+    /// Whether the replica has ever voted, or followed a leader, which begins with a vote for it.
+    pub fn has_voted(&self) -> io::Result<bool> {
+        Ok(self.db().get(&self.key(Kind::Vote, 0), |_| Ok(()))?.is_some())
     }
 
     /// The last purged entry.

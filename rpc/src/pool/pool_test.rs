@@ -6,7 +6,7 @@ use std::time::Instant;
 use pando_types::limits::FRAME_BYTES_MAX;
 use pando_types::request::{Request, Response};
 use pando_types::shard_map::ClusterTag;
-use pando_types::{Errno, ErrorKind, FsError, Generation, InodeId, MapEpoch, SessionId};
+use pando_types::{Errno, ErrorKind, FsError, Generation, InodeId, MapEpoch, SessionId, ShardId};
 
 use super::*;
 use crate::{Handler, Rates, Server};
@@ -29,7 +29,7 @@ impl Handler for Echo {
             Request::GetAttr { inode: InodeId(3) } => std::future::pending().await,
             Request::GetAttr { inode: InodeId(4) } => panic!("a defect in a handler"),
             Request::GetAttr { inode: InodeId(5) } => Ok(Response::Bytes(vec![0; FRAME_BYTES_MAX])),
-            Request::KeepAlive { session } => {
+            Request::KeepAlive { session, .. } => {
                 if session.0.is_multiple_of(3) {
                     tokio::time::sleep(Duration::from_millis(session.0 % 7)).await;
                 }
@@ -66,8 +66,10 @@ async fn answers_find_their_callers_whatever_their_order() {
     let calls = (0..3_000u64).map(|n| {
         let (pool, address) = (pool.clone(), address.clone());
         tokio::spawn(async move {
-            let answer =
-                pool.call(&address, &message(Request::KeepAlive { session: SessionId(n) }), LONG).await.unwrap();
+            let answer = pool
+                .call(&address, &message(Request::KeepAlive { shard: ShardId(0), session: SessionId(n) }), LONG)
+                .await
+                .unwrap();
             assert_eq!(answer.result, Ok(Response::Session(SessionId(n))));
         })
     });
@@ -84,9 +86,9 @@ async fn a_large_request_and_answer_pass_and_a_larger_one_is_refused() {
     let answer = pool.call(&address, &ask(5), LONG).await.unwrap();
     assert!(matches!(answer.result, Err(FsError { kind: ErrorKind::Bug, .. })), "the answer does not fit");
     let segments = vec![pando_types::SegmentId { session: SessionId(u64::MAX), sequence: u64::MAX }; 350_000];
-    let large = message(Request::SegmentsInUse { segments: segments.clone() });
+    let large = message(Request::SegmentsInUse { shard: ShardId(0), segments: segments.clone() });
     assert_eq!(pool.call(&address, &large, LONG).await.unwrap().result, Err(FsError::user(Errno::ENOSYS)));
-    let larger = message(Request::SegmentsInUse { segments: [segments.clone(), segments].concat() });
+    let larger = message(Request::SegmentsInUse { shard: ShardId(0), segments: [segments.clone(), segments].concat() });
     assert!(matches!(pool.call(&address, &larger, LONG).await, Err(RpcError::TooLarge { .. })));
     assert_eq!(
         pool.call(&address, &ask(1), LONG).await.unwrap().result,
@@ -167,7 +169,7 @@ async fn a_wrong_version_is_told_in_a_sentence_on_both_sides() {
     assert_eq!(answer, frame::hello(), "the server tells its version, then closes");
 
     for (theirs, expected) in [
-        (&b"PANDO\0\x00\x63"[..], "speaks rpc version 99, this program version 1; run the same version"),
+        (&b"PANDO\0\x00\x63"[..], "speaks rpc version 99, this program version 2; run the same version"),
         (b"HTTP/1.1 400", "is not a Pando metadata server"),
         (b"x", "is not a Pando metadata server"),
     ] {
@@ -275,7 +277,7 @@ async fn faults_are_errors_and_never_wrong_answers() {
     let calls = (0..500u64).map(|n| {
         let (pool, address) = (pool.clone(), address.clone());
         tokio::spawn(async move {
-            let request = message(Request::KeepAlive { session: SessionId(n) });
+            let request = message(Request::KeepAlive { shard: ShardId(0), session: SessionId(n) });
             for _ in 0..100 {
                 if let Ok(answer) = pool.call(&address, &request, Duration::from_millis(200)).await {
                     assert_eq!(answer.result, Ok(Response::Session(SessionId(n))));

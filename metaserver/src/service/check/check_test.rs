@@ -1,7 +1,7 @@
 //! Each rule, and one command that breaks it.
 
 use pando_types::command::{Create, NewSegment};
-use pando_types::{FileName, FileRange, OpId, SlotId, XattrName};
+use pando_types::{FileName, FileRange, InodeId, OpId, SlotId, XattrName};
 
 use super::*;
 
@@ -41,7 +41,6 @@ fn good_commands_pass() {
         create(NewNode::Symlink { target: vec![b'x'; SYMLINK_BYTES_MAX] }, 0o777),
         extents(vec![extent(0, 60, 40), extent(60, 40, 0)]),
         commit_of(vec![file(CommitContent::Inline(vec![0; INLINE_BYTES_MAX]))]),
-        Command::CloseSession { session: SESSION },
         Command::SetXattr {
             inode: InodeId(1),
             name: XattrName::new(b"user.x").unwrap(),
