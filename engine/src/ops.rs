@@ -166,3 +166,7 @@ mod tests;
 #[cfg(test)]
 #[path = "ops/data_test.rs"]
 mod data_tests;
+
+#[cfg(test)]
+#[path = "ops/intent_test.rs"]
+mod intent_tests;

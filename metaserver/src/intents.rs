@@ -6,16 +6,18 @@
 //! change is answered only when all have finished it; whoever waits too long for a decision gets one.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures::future::join_all;
+use futures::future::{BoxFuture, join_all};
 use pando_engine::{Kv, read, rehearse};
 use pando_types::intent::{Decide, Decided, Fact, IntentId, Step, Want};
 use pando_types::request::{Request, Response};
 use pando_types::{Command, Envelope, Errno, FsError, OpId, Reply, SessionId, ShardId};
 use tracing::{debug, info, warn};
 
+use crate::peers::ASK_TIMEOUT;
 use crate::replicas::Replicas;
 use crate::shard::Shard;
 
@@ -31,7 +33,7 @@ const RESOLVE_INTERVAL: Duration = Duration::from_millis(300);
 /// A change that was decided is pressed on with after this; whoever leads it needs far less.
 const DECIDED_AGE: Duration = Duration::from_secs(1);
 /// A shard that has locked something asks for the decision after this.
-const PREPARED_AGE: Duration = Duration::from_secs(2);
+const PREPARED_AGE: Duration = Duration::from_secs(1);
 /// That an attempt was given up is remembered for this long after the last shard that may ask.
 const ABORTED_AGE: Duration = Duration::from_secs(120);
 
@@ -218,10 +220,13 @@ impl Replicas {
     /// Has a shard, wherever it is led, take its part of a change.
     pub(crate) async fn take_part(&self, shard: ShardId, command: Command) -> Result<Reply, FsError> {
         if let Ok(led) = self.led(shard) {
-            return led.proposer.propose_own(command).await;
+            // One that has lost its lead without knowing waits in vain.
+            let proposed = tokio::time::timeout(ASK_TIMEOUT, led.proposer.propose_own(command)).await;
+            return proposed
+                .unwrap_or_else(|_| Err(FsError::unavailable(format!("shard {shard} takes no changes now"))));
         }
         let cluster = self.cluster.id().to_owned();
-        match self.nodes.ask_shard(shard, Request::TakePart { cluster, shard, command }).await? {
+        match self.ask_shard(shard, Request::TakePart { cluster, shard, command }).await? {
             Response::Reply(reply) => Ok(reply),
             other => Err(FsError::bug(format!("a part of a change was answered with {other:?}"))),
         }
@@ -253,7 +258,7 @@ pub(crate) async fn run(here: Arc<Replicas>) {
     let mut seen = Seen::new();
     loop {
         tokio::time::sleep(RESOLVE_INTERVAL).await;
-        let mut still = Seen::new();
+        let (mut still, mut work) = (Seen::new(), Vec::new());
         for shard in here.shards().into_iter().filter(|shard| shard.group.is_leader()) {
             let locks = shard.territory().locks.clone();
             if locks.is_empty() {
@@ -266,15 +271,27 @@ pub(crate) async fn run(here: Arc<Replicas>) {
             };
             let decided: Vec<_> = locks.decided().map(|(id, op)| (id, op, age(id))).collect();
             let prepared: Vec<_> = locks.intents().map(|id| (id, age(id))).collect();
-            for (id, op, age) in decided {
-                report(press_on(&here, &shard, id, op, age).await, id);
-            }
-            for (id, _) in prepared.into_iter().filter(|(_, age)| *age > PREPARED_AGE) {
-                report(ask_outcome(&here, &shard, id).await, id);
-            }
+            work.extend(decided.into_iter().map(|(id, op, age)| {
+                let (here, shard) = (here.clone(), shard.clone());
+                bounded(id, async move { press_on(&here, &shard, id, op, age).await })
+            }));
+            work.extend(prepared.into_iter().filter(|(_, age)| *age > PREPARED_AGE).map(|(id, _)| {
+                let (here, shard) = (here.clone(), shard.clone());
+                bounded(id, async move { ask_outcome(&here, &shard, id).await })
+            }));
         }
+        // All at once: a shard that does not answer must not keep the others waiting.
+        join_all(work).await;
         seen = still;
     }
+}
+
+/// A step of the work that ends in time, whatever it waits for; what is left is done in a later round.
+fn bounded(id: IntentId, step: impl Future<Output = Result<(), FsError>> + Send + 'static) -> BoxFuture<'static, ()> {
+    Box::pin(async move {
+        let late = || Err(FsError::unavailable("it does not answer"));
+        report(tokio::time::timeout(ASK_TIMEOUT, step).await.unwrap_or_else(|_| late()), id);
+    })
 }
 
 fn report(result: Result<(), FsError>, id: IntentId) {
@@ -305,7 +322,7 @@ async fn ask_outcome(here: &Replicas, shard: &Shard, intent: IntentId) -> Result
         Err(_) => {
             let (cluster, asking) = (here.cluster.id().to_owned(), shard.id);
             let request = Request::Outcome { cluster, shard: asking, intent };
-            match here.nodes.ask_shard(intent.shard, request).await? {
+            match here.ask_shard(intent.shard, request).await? {
                 Response::Steps(steps) => steps,
                 other => return Err(FsError::bug(format!("an outcome was answered with {other:?}"))),
             }

@@ -53,8 +53,8 @@ impl Nodes {
 }
 
 impl Nodes {
-    /// Asks whoever leads a shard. What a node may have taken is not asked again: it may yet be carried out.
-    pub async fn ask_shard(&self, shard: ShardId, request: Request) -> Result<Response, FsError> {
+    /// Asks whoever leads a shard, `hint` first. What a node may have taken is not asked again: it may yet be carried out.
+    pub async fn ask_shard(&self, shard: ShardId, hint: Option<NodeId>, request: Request) -> Result<Response, FsError> {
         let map = self.cluster.map()?;
         let of_map = map.shard(shard).ok_or_else(|| FsError::unavailable(format!("there is no shard {shard}")))?;
         let mut next = of_map.replicas.clone();
@@ -62,6 +62,7 @@ impl Nodes {
         next.rotate_left(turn);
         next.extend(of_map.leader);
         next.extend(self.leaders.get(&shard).map(|leader| *leader));
+        next.extend(hint);
         let mut asked = HashSet::new();
         let mut failure = FsError::unavailable(format!("shard {shard} has no leader"));
         while let Some(node) = next.pop() {

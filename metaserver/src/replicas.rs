@@ -12,7 +12,7 @@ use pando_engine::keys::slots::Slots;
 use pando_engine::kv::rocks::RocksKv;
 use pando_raft::{Host, MachineError, PeerAnswer, RaftError};
 use pando_segments::Store;
-use pando_types::request::Replica;
+use pando_types::request::{Replica, Request, Response};
 use pando_types::{FsError, ShardId};
 use tokio::sync::Mutex;
 use tokio::task::{AbortHandle, JoinHandle};
@@ -104,6 +104,12 @@ impl Replicas {
             working: shard.group.is_working(),
         };
         self.shards().iter().map(replica).collect()
+    }
+
+    /// Asks whoever leads a shard; a replica of it here may know.
+    pub async fn ask_shard(&self, shard: ShardId, request: Request) -> Result<Response, FsError> {
+        let hint = self.shard(shard).and_then(|shard| shard.group.leader()).filter(|node| *node != self.cluster.node);
+        self.nodes.ask_shard(shard, hint, request).await
     }
 
     /// A message for a replica here.

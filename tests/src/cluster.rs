@@ -198,10 +198,26 @@ impl Cluster {
 
     /// The nodes that should hold the replicas of shard 0.
     pub fn replicas(&self) -> Vec<u64> {
+        self.shards().swap_remove(0)
+    }
+
+    /// The nodes that should hold the replicas of each shard.
+    pub fn shards(&self) -> Vec<Vec<u64>> {
+        let members =
+            |shard: &Value| shard["members"].as_array().expect("a list").iter().filter_map(Value::as_u64).collect();
+        self.shard_list().iter().map(members).collect()
+    }
+
+    /// The node that leads each shard; none while one has no leader.
+    pub fn leaders(&self) -> Option<Vec<usize>> {
+        let leader = |shard: &Value| shard["leader"].as_u64().map(|id| usize::try_from(id).expect("small") - 1);
+        self.shard_list().iter().map(leader).collect()
+    }
+
+    fn shard_list(&self) -> Vec<Value> {
         let output = self.verb(&["shard", "list", "--json"]);
         assert!(output.status.success(), "{}", text(&output));
-        let shards: Value = serde_json::from_slice(&output.stdout).expect("one JSON value");
-        shards[0]["members"].as_array().expect("a list").iter().filter_map(Value::as_u64).collect()
+        serde_json::from_slice(&output.stdout).expect("one JSON value")
     }
 
     /// Checks the state; fails the test with what fsck found.

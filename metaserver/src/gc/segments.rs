@@ -102,7 +102,7 @@ async fn in_use(nodes: &Nodes, root: &Shard, ids: &[SegmentId]) -> Result<Vec<Se
             kept.extend(root.segments_in_use(&segments).await?);
             continue;
         }
-        match nodes.ask_shard(shard, Request::SegmentsInUse { shard, segments }).await? {
+        match nodes.ask_shard(shard, None, Request::SegmentsInUse { shard, segments }).await? {
             Response::Segments(segments) => kept.extend(segments),
             other => return Err(FsError::bug(format!("a question for segments was answered with {other:?}"))),
         }

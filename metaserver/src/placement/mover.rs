@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pando_engine::keys::slots::Slots;
 use pando_engine::read;
@@ -22,6 +22,8 @@ use crate::shard::Shard;
 
 /// How often the cluster is looked over; a change of the map is looked at at once.
 const INTERVAL: Duration = Duration::from_millis(500);
+/// Between two shards that are handed over for balance: elections after a fault have ended by then.
+const SPREAD_INTERVAL: Duration = Duration::from_secs(5);
 /// A new member has this long to catch up; then it is begun anew, from where it is.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(60);
 /// A node that does not answer within this is not alive.
@@ -30,6 +32,7 @@ const PING_TIMEOUT: Duration = Duration::from_secs(1);
 /// Works until it is dropped.
 pub(crate) async fn run(replicas: Arc<Replicas>) {
     let mut changes = replicas.cluster.changes();
+    let mut spread = Instant::now();
     loop {
         if tokio::time::timeout(INTERVAL, changes.changed()).await.is_ok_and(|changed| changed.is_err()) {
             return;
@@ -38,6 +41,11 @@ pub(crate) async fn run(replicas: Arc<Replicas>) {
         let Some(map) = replicas.cluster.map().ok().filter(|_| !led.is_empty()) else { continue };
         let is_small = map.nodes.len() == 1 && map.shards.iter().all(|shard| shard.replicas.len() == 1);
         let found = if is_small { BTreeMap::new() } else { ask_all(&replicas, &map).await };
+        if !is_small && spread.elapsed() > SPREAD_INTERVAL {
+            spread = Instant::now();
+            let spread = spread_leaders(&replicas, &led, &map, &found).await;
+            log_failure(spread, "shards are led as before for now");
+        }
         for shard in led {
             if shard.id == ShardId(0) && !is_small {
                 log_failure(plan(&replicas, &shard, &found).await, "the shard map is left as it is for now");
@@ -59,11 +67,45 @@ fn log_failure(result: Result<(), FsError>, what: &str) {
 async fn plan(replicas: &Replicas, root: &Shard, found: &BTreeMap<NodeId, Vec<Replica>>) -> Result<(), FsError> {
     let map = replicas.cluster.map()?;
     let alive = found.keys().copied().collect();
-    let Some(next) = planner::next(&map, &alive) else { return Ok(()) };
+    let Some(next) = planner::next(&map, &alive, is_settled(&map, found)) else { return Ok(()) };
     for (old, new) in map.shards.iter().zip(&next.shards).filter(|(old, new)| old != new) {
         info!(shard = %old.id, from = ?old.replicas, to = ?new.replicas, "replicas are moved");
     }
     set_map(root, next).await.map(|_| ())
+}
+
+/// Whether every shard has the replicas that the map says, and all of them work.
+fn is_settled(map: &ShardMap, found: &BTreeMap<NodeId, Vec<Replica>>) -> bool {
+    map.shards.iter().all(|shard| {
+        shard.replicas.iter().all(|node| {
+            let replica = found.get(node).and_then(|held| held.iter().find(|replica| replica.shard == shard.id));
+            replica.is_some_and(|replica| replica.working && replica.voters == shard.replicas)
+        })
+    })
+}
+
+/// Hands one shard over if this node leads more than its part.
+async fn spread_leaders(
+    replicas: &Replicas,
+    led: &[Arc<Shard>],
+    map: &ShardMap,
+    found: &BTreeMap<NodeId, Vec<Replica>>,
+) -> Result<(), FsError> {
+    if !is_settled(map, found) {
+        return Ok(());
+    }
+    let mut counts: BTreeMap<NodeId, usize> = BTreeMap::new();
+    for (node, held) in found {
+        counts.insert(*node, held.iter().filter(|replica| replica.leader == Some(*node)).count());
+    }
+    for shard in led {
+        if let Some(heir) = planner::heir(&counts, replicas.cluster.node, &shard.group.voters()) {
+            info!(shard = %shard.id, to = %heir, "a shard is handed over: this node leads more than its part");
+            shard.group.transfer(heir).await.map_err(|e| FsError::unavailable(e.to_string()))?;
+            return Ok(());
+        }
+    }
+    Ok(())
 }
 
 /// Splits off what the map says is no longer the shard's: each part to the shard that begins with it.

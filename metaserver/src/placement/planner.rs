@@ -8,12 +8,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use pando_types::shard_map::{Labels, Node, Shard, ShardMap};
 use pando_types::{MapEpoch, NodeId};
 
-/// The map after the next step, if there is one. `alive`: the nodes that could take a replica now.
-pub(crate) fn next(map: &ShardMap, alive: &BTreeSet<NodeId>) -> Option<ShardMap> {
+/// The map after the next step, if there is one. `alive`: the nodes that could take a replica now. `settled`: every shard has
+/// the replicas that the map says, so that one may be moved for balance alone.
+pub(crate) fn next(map: &ShardMap, alive: &BTreeSet<NodeId>, settled: bool) -> Option<ShardMap> {
     let mut held: BTreeMap<NodeId, usize> = BTreeMap::new();
     map.shards.iter().flat_map(|s| &s.replicas).for_each(|node| *held.entry(*node).or_default() += 1);
-    let (at, replicas) =
-        map.shards.iter().enumerate().find_map(|(at, shard)| Some((at, step(map, shard, alive, &held)?)))?;
+    let needed = map.shards.iter().enumerate().find_map(|(at, shard)| Some((at, step(map, shard, alive, &held)?)));
+    let (at, replicas) = needed.or_else(|| settled.then(|| balance(map, alive, &held)).flatten())?;
     let mut next = map.clone();
     next.epoch = MapEpoch(map.epoch.0 + 1);
     next.shards[at].replicas = replicas;
@@ -57,6 +58,41 @@ fn step(
     let present = crowding(domain(crowded)?, &others);
     let newcomer = newcomer.filter(|n| crowding(&n.labels, &others) < present)?;
     Some(with(&shard.replicas, newcomer.id))
+}
+
+/// A replica goes from a node to one that has at least two fewer, if that is no worse for the shard's fault domains: which
+/// shard's, and its replicas afterwards.
+fn balance(map: &ShardMap, alive: &BTreeSet<NodeId>, held: &BTreeMap<NodeId, usize>) -> Option<(usize, Vec<NodeId>)> {
+    let count = |id: NodeId| held.get(&id).copied().unwrap_or(0);
+    let mut best: Option<(usize, usize, Vec<NodeId>)> = None;
+    for (at, shard) in map.shards.iter().enumerate() {
+        for from in &shard.replicas {
+            let others = without(&shard.replicas, *from);
+            let labels: Vec<&Labels> = others.iter().filter_map(|id| map.node(*id)).map(|n| &n.labels).collect();
+            let Some(present) = map.node(*from).map(|n| crowding(&n.labels, &labels)) else { continue };
+            let fit = map.nodes.iter().filter(|n| {
+                !n.draining
+                    && alive.contains(&n.id)
+                    && !shard.replicas.contains(&n.id)
+                    && count(n.id) + 2 <= count(*from)
+                    && crowding(&n.labels, &labels) <= present
+            });
+            let Some(to) = fit.min_by_key(|n| (count(n.id), n.id)) else { continue };
+            let gain = count(*from) - count(to.id);
+            if best.as_ref().is_none_or(|(most, ..)| gain > *most) {
+                best = Some((gain, at, with(&others, to.id)));
+            }
+        }
+    }
+    best.map(|(_, at, replicas)| (at, replicas))
+}
+
+/// To whom a node that leads so many shards hands one of them: to the member that leads the fewest, if those are at least two
+/// fewer. `led`: how many shards each node leads.
+pub(crate) fn heir(led: &BTreeMap<NodeId, usize>, here: NodeId, members: &[NodeId]) -> Option<NodeId> {
+    let count = |id: NodeId| led.get(&id).copied().unwrap_or(0);
+    let least = members.iter().copied().min_by_key(|id| (count(*id), *id))?;
+    (count(least) + 2 <= count(here)).then_some(least)
 }
 
 /// How many replicas there should be. An even number tolerates no more failures than the odd one below it, and costs more;
@@ -113,6 +149,7 @@ pub(crate) fn shared_domain(map: &ShardMap, shard: &Shard) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pando_types::{ShardId, SlotId};
 
     /// A map with so many nodes, the first of which has the replica; zones as given.
     fn cluster(zones: &[&str]) -> ShardMap {
@@ -134,7 +171,7 @@ mod tests {
     /// Where the replicas are when there is no further step; every step is valid and moves one replica.
     fn settled(mut map: ShardMap, alive: &BTreeSet<NodeId>) -> Vec<u64> {
         for _ in 0..50 {
-            let Some(next) = next(&map, alive) else {
+            let Some(next) = next(&map, alive, true) else {
                 return map.shards[0].replicas.iter().map(|id| id.0).collect();
             };
             assert_eq!((next.validate(), next.epoch.0), (Ok(()), map.epoch.0 + 1));
@@ -174,7 +211,7 @@ mod tests {
         let mut map = cluster(&[""; 4]);
         map.shards[0].replicas = vec![NodeId(1), NodeId(2), NodeId(3)];
         map.nodes[0].draining = true;
-        let first = next(&map, &all(&map)).unwrap();
+        let first = next(&map, &all(&map), true).unwrap();
         assert_eq!(first.shards[0].replicas.len(), 4);
         assert_eq!(settled(map, &(1..5).map(NodeId).collect()), [2, 3, 4]);
         let mut map = cluster(&[""; 3]);
@@ -192,6 +229,31 @@ mod tests {
         assert_eq!(settled(map.clone(), &BTreeSet::from([NodeId(1), NodeId(4)])), [1, 2, 3]);
         let map = cluster(&[""; 3]);
         assert_eq!(settled(map, &BTreeSet::from([NodeId(1), NodeId(2)])), [1]);
+    }
+
+    #[test]
+    fn replicas_and_leaders_are_spread_evenly_and_then_left_alone() {
+        let mut map = cluster(&[""; 6]);
+        map.shards[0].replicas = vec![NodeId(1), NodeId(2), NodeId(3)];
+        for cut in [100, 200, 300] {
+            map.split(ShardId(0), &[(SlotId(cut), SlotId(cut + 99))]).unwrap();
+        }
+        assert_eq!(next(&map, &all(&map), false), None, "not while others are on their way");
+        let mut steps = 0;
+        while let Some(then) = next(&map, &all(&map), true) {
+            assert_eq!(then.validate(), Ok(()));
+            assert!(then.shards.iter().all(|shard| shard.replicas.len() == 3));
+            (map, steps) = (then, steps + 1);
+            assert!(steps < 20, "the planner does not come to an end");
+        }
+        let held = |id| map.shards.iter().filter(|shard| shard.replicas.contains(&NodeId(id))).count();
+        assert_eq!((1..=6).map(held).collect::<Vec<_>>(), [2; 6]);
+
+        let led = BTreeMap::from([(NodeId(1), 4), (NodeId(2), 1)]);
+        let members = [1, 2, 3].map(NodeId);
+        assert_eq!(heir(&led, NodeId(1), &members), Some(NodeId(3)));
+        assert_eq!(heir(&led, NodeId(2), &members), None);
+        assert_eq!(heir(&BTreeMap::from([(NodeId(1), 1)]), NodeId(1), &members), None, "one more is no imbalance");
     }
 
     /// The removal of a node leaves a gap, which the next one fills.

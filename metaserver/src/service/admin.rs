@@ -73,7 +73,7 @@ pub(super) async fn status(here: &Replicas) -> Result<Response, FsError> {
 async fn totals_of(here: &Replicas, shard: ShardId) -> Result<Totals, FsError> {
     let answer = match here.led(shard) {
         Ok(_) => totals(here, shard).await,
-        Err(_) => here.nodes.ask_shard(shard, Request::Totals { shard }).await,
+        Err(_) => here.ask_shard(shard, Request::Totals { shard }).await,
     };
     match answer? {
         Response::Totals(totals) => Ok(totals),

@@ -118,7 +118,7 @@ pub(super) async fn transfer(here: &Replicas, shard: ShardId, to: NodeId) -> Res
         Err(error) if shard == ShardId(0) || here.cluster.map()?.shard(shard).is_none() => return Err(error),
         // Who leads shard 0 is asked, and knows who leads this one.
         Err(_) if here.led(ShardId(0)).is_ok() => {
-            return here.nodes.ask_shard(shard, Request::TransferShard { shard, to }).await;
+            return here.ask_shard(shard, Request::TransferShard { shard, to }).await;
         }
         Err(error) => return Err(error),
     };
@@ -137,7 +137,7 @@ pub(super) async fn split(here: &Replicas, shard: ShardId) -> Result<Response, F
     }
     let half = match here.led(shard) {
         Ok(_) => half_of(here, shard).await?,
-        Err(_) => here.nodes.ask_shard(shard, Request::HalfOf { shard }).await?,
+        Err(_) => here.ask_shard(shard, Request::HalfOf { shard }).await?,
     };
     let Response::Slots(slots) = half else {
         return Err(FsError::bug("a question for slots was answered with something else"));

@@ -16,6 +16,7 @@ mod posix_names;
 mod posix_range;
 mod programs;
 mod s3;
+mod shards;
 mod suites;
 mod wiring;
 
