@@ -111,7 +111,7 @@ impl Router {
     }
 
     /// Takes a map that a server sent; false if it is invalid, older than the one in use, or of another cluster.
-    pub(crate) fn adopt(&self, map: ShardMap) -> bool {
+    pub(crate) fn adopt(&self, mut map: ShardMap) -> bool {
         if let Err(problem) = map.validate() {
             tracing::warn!(problem, "ignoring a shard map from a server");
             return false;
@@ -119,6 +119,11 @@ impl Router {
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
         if table.map.as_ref().is_some_and(|m| m.epoch > map.epoch || m.cluster != map.cluster) {
             return false;
+        }
+        // A server knows who leads the shards that it has a replica of; the others are led as before.
+        for shard in map.shards.iter_mut().filter(|shard| shard.leader.is_none()) {
+            let known = table.map.as_ref().and_then(|known| leader_of(known, shard.id));
+            shard.leader = known.filter(|leader| shard.replicas.contains(leader));
         }
         let same = table.map.as_ref().is_some_and(|m| m.epoch == map.epoch);
         let Table { choice, failed, .. } = &mut *table;
@@ -254,6 +259,19 @@ mod tests {
         assert_eq!(asked, ["c:1", "seed:1", "a:1", "b:1"]);
         router.adopt(led_by(2));
         assert_eq!(router.address(SlotId(0)), "b:1", "another leader is news");
+    }
+
+    #[test]
+    fn who_leads_a_shard_is_not_forgotten_because_another_server_does_not_know() {
+        let router = Router::new(["seed:1"], Pool::new());
+        router.adopt(three_replicas().led_by(ShardId(0), Some(NodeId(3))));
+        router.adopt(three_replicas().led_by(ShardId(0), None));
+        assert_eq!(router.address(SlotId(0)), "c:1");
+        let mut moved = three_replicas().led_by(ShardId(0), None);
+        moved.epoch = MapEpoch(7);
+        moved.shards[0].replicas.pop();
+        router.adopt(moved);
+        assert_eq!(router.address(SlotId(0)), "a:1", "it has no replica any more");
     }
 
     #[test]

@@ -19,12 +19,14 @@ pub(crate) struct Cluster {
     pub token: Secret,
     /// A shard that has a replica here has handed slots to a new one.
     pub split: Notify,
+    /// Somebody has a newer map than this node.
+    pub behind: Notify,
     map: watch::Sender<Option<Arc<ShardMap>>>,
 }
 
 impl Cluster {
     pub fn new(node: NodeId, mount: MountInfo, token: Secret) -> Cluster {
-        Cluster { node, mount, token, split: Notify::new(), map: watch::Sender::new(None) }
+        Cluster { node, mount, token, split: Notify::new(), behind: Notify::new(), map: watch::Sender::new(None) }
     }
 
     /// The cluster's id.

@@ -44,6 +44,11 @@ impl Nodes {
         self.cluster.map()
     }
 
+    /// Asks the node that listens there.
+    pub async fn ask_at(&self, address: &str, request: Request) -> Result<Response, FsError> {
+        ask(&self.pool, address, request).await
+    }
+
     /// Asks one node.
     pub async fn ask(&self, node: NodeId, request: Request) -> Result<Response, FsError> {
         let address = self.cluster.address_of(node);

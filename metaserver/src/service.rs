@@ -114,6 +114,7 @@ impl Replicas {
     pub(crate) fn check_epoch(&self, epoch: MapEpoch) -> Result<Arc<ShardMap>, FsError> {
         let map = self.cluster.map()?;
         if epoch > map.epoch {
+            self.cluster.behind.notify_one();
             return Err(FsError::unavailable("this server has not got the newest shard map yet"));
         }
         if epoch < map.epoch { Err(redirect(self.hinted_map()?)) } else { Ok(map) }

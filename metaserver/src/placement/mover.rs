@@ -221,22 +221,35 @@ async fn map_of_state(replicas: &Replicas, shard: &Shard) -> Result<Arc<ShardMap
     replicas.cluster.map()
 }
 
+/// Where other nodes listen. A node that comes back without a replica of shard 0 has no map: it knows the members of its groups.
+fn others(replicas: &Replicas) -> Vec<String> {
+    let here = replicas.cluster.node;
+    if let Ok(map) = replicas.cluster.map() {
+        return map.nodes.iter().filter(|node| node.id != here).map(|node| node.address.clone()).collect();
+    }
+    let members = replicas.shards().into_iter().flat_map(|shard| shard.group.members());
+    let others: BTreeMap<NodeId, String> = members.filter(|(node, _)| *node != here).collect();
+    others.into_values().collect()
+}
+
 /// How often a node without a replica of shard 0 asks the others for the map.
 const ASK_INTERVAL: Duration = Duration::from_secs(1);
+/// The same while it has none.
+const ASK_FIRST: Duration = Duration::from_millis(100);
 
 /// Keeps the map of a node that does not hold shard 0's state fresh; works until it is dropped.
 pub(crate) async fn ask_for_map(replicas: Arc<Replicas>) {
     let mut turn = 0;
     loop {
-        tokio::time::sleep(ASK_INTERVAL).await;
+        let pause = if replicas.cluster.map().is_ok() { ASK_INTERVAL } else { ASK_FIRST };
+        let _ = tokio::time::timeout(pause, replicas.cluster.behind.notified()).await;
         if replicas.shard(ShardId(0)).is_some() {
             continue;
         }
-        let Ok(map) = replicas.cluster.map() else { continue };
-        let others: Vec<NodeId> = map.nodes.iter().map(|n| n.id).filter(|id| *id != replicas.cluster.node).collect();
-        let Some(node) = others.get(turn % others.len().max(1)) else { continue };
+        let others = others(&replicas);
+        let Some(address) = others.get(turn % others.len().max(1)) else { continue };
         turn += 1;
-        if let Ok(Response::ShardMap(map)) = replicas.nodes.ask(*node, Request::ShardMap).await {
+        if let Ok(Response::ShardMap(map)) = replicas.nodes.ask_at(address, Request::ShardMap).await {
             // Who leads is known to the members; here it would grow old.
             let ids: Vec<ShardId> = map.shards.iter().map(|shard| shard.id).collect();
             replicas.cluster.adopt(ids.into_iter().fold(map, |map, id| map.led_by(id, None)));

@@ -2,7 +2,8 @@
 
 use pando_engine::read;
 use pando_types::limits::SEGMENTS_PER_REQUEST_MAX;
-use pando_types::request::{Request, Response, Status, Totals};
+use pando_types::request::{NodeStatus, Request, Response, Status, Totals};
+use pando_types::shard_map::ShardMap;
 use pando_types::{Errno, ErrorKind, FsError, SegmentId, ShardId};
 use tokio::sync::Mutex;
 
@@ -48,8 +49,9 @@ pub(super) async fn collect(here: &Replicas, shard: ShardId) -> Result<Response,
 pub(super) async fn status(here: &Replicas) -> Result<Response, FsError> {
     let shard = here.led(ShardId(0))?;
     let sessions = shard.read(|view| Ok(read::sessions(view, shard.id)?.len())).await?;
-    let shard_map = here.hinted_map()?;
-    let (nodes, mut problems) = placement::nodes(here, &shard_map).await;
+    let map = here.hinted_map()?;
+    let (nodes, mut problems) = placement::nodes(here, &map).await;
+    let shard_map = with_leaders(map, &nodes);
     let mut totals = Totals::default();
     let asked = shard_map.shards.iter().map(|shard| async move { (shard.id, totals_of(here, shard.id).await) });
     for (id, found) in futures::future::join_all(asked).await {
@@ -68,6 +70,13 @@ pub(super) async fn status(here: &Replicas) -> Result<Response, FsError> {
         problems,
         version: env!("CARGO_PKG_VERSION").into(),
     }))
+}
+
+/// The map with those as leaders who say so themselves.
+fn with_leaders(map: ShardMap, nodes: &[NodeStatus]) -> ShardMap {
+    let led = nodes.iter().flat_map(|node| node.replicas.iter().flatten().map(|replica| (node.id, replica)));
+    let led = led.filter(|(node, replica)| replica.leader == Some(*node));
+    led.fold(map, |map, (node, replica)| map.led_by(replica.shard, Some(node)))
 }
 
 async fn totals_of(here: &Replicas, shard: ShardId) -> Result<Totals, FsError> {

@@ -12,8 +12,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
+use pando_client::{Meta, RetryPolicy};
 use pando_tests::cluster::Cluster;
 use pando_tests::pando::{DEADLINE, plain_dir, text, wait_for};
+use pando_types::{Errno, FileName, InodeId};
 
 /// Directories of a program, each directly below the root and so, for most, of another shard than the next.
 const DIRS: usize = 6;
@@ -195,7 +197,9 @@ fn replicas_of_two_shards_move_to_a_new_node_and_bad_requests_are_refused() {
     refused(&["shard", "move", "1", "1", "7"], "node 7 is not there");
 
     let whole = (0..2).find(|shard| !cluster.shards()[*shard].contains(&4)).unwrap();
-    let from = cluster.shards()[whole][0];
+    // One that has a replica of both, so that the nodes are as evenly used afterwards as before.
+    let shards = cluster.shards();
+    let from = *shards[whole].iter().find(|node| shards[1 - whole].contains(node)).unwrap();
     let output = cluster.verb(&["shard", "move", &whole.to_string(), &from.to_string(), "4"]);
     assert!(output.status.success(), "{}", text(&output));
     wait_for("a moved replica", DEADLINE, || {
@@ -204,6 +208,17 @@ fn replicas_of_two_shards_move_to_a_new_node_and_bad_requests_are_refused() {
     });
     cluster.wait_healthy();
     assert!(cluster.shards()[whole].contains(&4), "what was asked for is not taken back");
+
+    // A node without a replica of shard 0 knows the map again when it comes back, and can lead what it has.
+    let outside = (1..=4).find(|node| !cluster.shards()[0].contains(node)).unwrap();
+    let place = usize::try_from(outside).unwrap() - 1;
+    cluster.kill(place);
+    cluster.start_node(place);
+    cluster.wait_healthy();
+    wait_for("the outsider leads", DEADLINE, || {
+        let output = cluster.verb(&["shard", "transfer", "1", &outside.to_string()]);
+        (output.status.success() && cluster.leaders()?[1] == place).then_some(())
+    });
     for n in 0..20 {
         assert_eq!(fs::read_to_string(mount.join(format!("dir{n}/file"))).unwrap(), n.to_string());
         fs::rename(mount.join(format!("dir{n}")), mount.join(format!("moved{n}"))).unwrap();
@@ -239,4 +254,84 @@ fn directories_moved_into_each_other_across_shards_never_form_a_cycle() {
     }
     assert!(won > 0, "one of two is moved as a rule");
     cluster.fsck();
+}
+
+/// Who sees that a file has left its old directory sees it in the new one, at once and in another shard; and who sees it in
+/// the new one does not see it in the old one any more.
+#[test]
+fn a_rename_across_shards_is_seen_at_one_moment() {
+    const FILES: usize = 60;
+    if plain_dir().is_some() {
+        return;
+    }
+    let mut cluster = Cluster::start(1);
+    let mount = cluster.mount();
+    let dirs: Vec<PathBuf> = (0..8).map(|n| mount.join(format!("dir{n}"))).collect();
+    dirs.iter().for_each(|dir| fs::create_dir(dir).unwrap());
+    split(&cluster, 0);
+    for n in 0..FILES {
+        dirs.iter().for_each(|dir| fs::write(dir.join(format!("file{n}")), "x").unwrap());
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    let mover = thread::spawn({
+        let dirs = dirs.clone();
+        move || {
+            for n in 0..FILES {
+                for at in 0..dirs.len() {
+                    let to = dirs[(at + 1) % dirs.len()].join(format!("from{at}-{n}"));
+                    fs::rename(dirs[at].join(format!("file{n}")), to).unwrap();
+                }
+            }
+        }
+    });
+    let watchers = [false, true].into_iter().map(|newest_first| {
+        let (address, stop) = (cluster.address(0).to_owned(), stop.clone());
+        thread::spawn(move || watch(&address, FILES, newest_first, &stop))
+    });
+    let watchers: Vec<_> = watchers.collect();
+    mover.join().unwrap();
+    stop.store(true, Ordering::Relaxed);
+    let seen: u64 = watchers.into_iter().map(|thread| thread.join().unwrap()).sum();
+    assert!(seen > 50, "only {seen} moves were watched");
+    cluster.fsck();
+}
+
+/// Looks at the two names of a file one after the other, without a kernel's cache, as the files are moved; how often a file was
+/// met that had just been moved.
+fn watch(address: &str, files: usize, newest_first: bool, stop: &AtomicBool) -> u64 {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let meta = Meta::connect(address, RetryPolicy::default()).await.unwrap();
+        let name = |text: String| FileName::new(text.as_bytes()).unwrap();
+        let mut dirs = Vec::new();
+        for n in 0..8 {
+            dirs.push(meta.lookup(InodeId::ROOT, &name(format!("dir{n}"))).await.unwrap().inode);
+        }
+        let there = async |dir: InodeId, text: String| match meta.lookup(dir, &name(text)).await {
+            Ok(_) => true,
+            Err(error) if error.errno == Errno::ENOENT => false,
+            Err(error) => panic!("{error}"),
+        };
+        let mut seen = 0;
+        for n in 0..files {
+            for at in 0..dirs.len() {
+                let (old, new) =
+                    ((dirs[at], format!("file{n}")), (dirs[(at + 1) % dirs.len()], format!("from{at}-{n}")));
+                let (first, second) = if newest_first { (new, old) } else { (old, new) };
+                // Until the first look says that it has been moved.
+                while there(first.0, first.1.clone()).await != newest_first {
+                    if stop.load(Ordering::Relaxed) {
+                        return seen;
+                    }
+                }
+                assert_ne!(
+                    there(second.0, second.1).await,
+                    newest_first,
+                    "file{n} of dir{at} was in both, or in neither"
+                );
+                seen += 1;
+            }
+        }
+        seen
+    })
 }
