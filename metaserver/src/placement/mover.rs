@@ -18,10 +18,13 @@ use tracing::{info, warn};
 
 use super::planner;
 use crate::replicas::Replicas;
+use crate::service::placement;
 use crate::shard::Shard;
 
 /// How often the cluster is looked over; a change of the map is looked at at once.
 const INTERVAL: Duration = Duration::from_millis(500);
+/// How often it is looked whether a shard should be split.
+const SPLIT_INTERVAL: Duration = Duration::from_secs(10);
 /// Between two shards that are handed over for balance: elections after a fault have ended by then.
 const SPREAD_INTERVAL: Duration = Duration::from_secs(5);
 /// A new member has this long to catch up; then it is begun anew, from where it is.
@@ -32,7 +35,7 @@ const PING_TIMEOUT: Duration = Duration::from_secs(1);
 /// Works until it is dropped.
 pub(crate) async fn run(replicas: Arc<Replicas>) {
     let mut changes = replicas.cluster.changes();
-    let mut spread = Instant::now();
+    let (mut spread, mut looked) = (Instant::now(), Instant::now());
     loop {
         if tokio::time::timeout(INTERVAL, changes.changed()).await.is_ok_and(|changed| changed.is_err()) {
             return;
@@ -49,6 +52,10 @@ pub(crate) async fn run(replicas: Arc<Replicas>) {
         for shard in led {
             if shard.id == ShardId(0) && !is_small {
                 log_failure(plan(&replicas, &shard, &found).await, "the shard map is left as it is for now");
+            }
+            if shard.id == ShardId(0) && looked.elapsed() > SPLIT_INTERVAL {
+                looked = Instant::now();
+                log_failure(split_if_needed(&replicas, &map, &found).await, "no shard is split for now");
             }
             stop_former(&replicas, &shard, &map, &found).await;
             log_failure(hand_slots_over(&replicas, &shard).await, "a shard is not split yet");
@@ -72,6 +79,26 @@ async fn plan(replicas: &Replicas, root: &Shard, found: &BTreeMap<NodeId, Vec<Re
         info!(shard = %old.id, from = ?old.replicas, to = ?new.replicas, "replicas are moved");
     }
     set_map(root, next).await.map(|_| ())
+}
+
+/// Splits a shard that is too large, or one more for nodes that have nothing to do.
+async fn split_if_needed(
+    replicas: &Replicas,
+    map: &ShardMap,
+    found: &BTreeMap<NodeId, Vec<Replica>>,
+) -> Result<(), FsError> {
+    let alone = map.nodes.len() == 1;
+    if !alone && !is_settled(map, found) {
+        return Ok(());
+    }
+    let mut inodes = BTreeMap::new();
+    for shard in &map.shards {
+        inodes.insert(shard.id, replicas.totals(shard.id).await?.inodes);
+    }
+    match planner::to_split(map, &inodes) {
+        Some(shard) => placement::split(replicas, shard).await.map(|_| ()),
+        None => Ok(()),
+    }
 }
 
 /// Whether every shard has the replicas that the map says, and all of them work.

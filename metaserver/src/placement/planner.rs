@@ -6,7 +6,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use pando_types::shard_map::{Labels, Node, Shard, ShardMap};
-use pando_types::{MapEpoch, NodeId};
+use pando_types::{MapEpoch, NodeId, ShardId};
+
+/// A shard with more is split: an image of it would take minutes.
+const SHARD_INODES_MAX: u64 = 100_000_000;
 
 /// The map after the next step, if there is one. `alive`: the nodes that could take a replica now. `settled`: every shard has
 /// the replicas that the map says, so that one may be moved for balance alone.
@@ -87,6 +90,18 @@ fn balance(map: &ShardMap, alive: &BTreeSet<NodeId>, held: &BTreeMap<NodeId, usi
     best.map(|(_, at, replicas)| (at, replicas))
 }
 
+/// The shard that should be split, if one should: the largest, when it is too large, or when the nodes suffice for the replicas
+/// of one shard more. Few shards otherwise: one load spread over more of them makes smaller batches. `inodes`: of each shard.
+pub(crate) fn to_split(map: &ShardMap, inodes: &BTreeMap<ShardId, u64>) -> Option<ShardId> {
+    if map.shards.iter().any(|shard| !inodes.contains_key(&shard.id)) {
+        return None;
+    }
+    let fit = map.nodes.iter().filter(|node| !node.draining).count();
+    let (largest, size) = inodes.iter().max_by_key(|(id, size)| (**size, std::cmp::Reverse(**id)))?;
+    let spare = fit >= (map.shards.len() + 1) * usize::from(map.replicas);
+    (spare || *size > SHARD_INODES_MAX).then_some(*largest)
+}
+
 /// To whom a node that leads so many shards hands one of them: to the member that leads the fewest, if those are at least two
 /// fewer. `led`: how many shards each node leads.
 pub(crate) fn heir(led: &BTreeMap<NodeId, usize>, here: NodeId, members: &[NodeId]) -> Option<NodeId> {
@@ -149,7 +164,7 @@ pub(crate) fn shared_domain(map: &ShardMap, shard: &Shard) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pando_types::{ShardId, SlotId};
+    use pando_types::SlotId;
 
     /// A map with so many nodes, the first of which has the replica; zones as given.
     fn cluster(zones: &[&str]) -> ShardMap {
@@ -248,6 +263,15 @@ mod tests {
         }
         let held = |id| map.shards.iter().filter(|shard| shard.replicas.contains(&NodeId(id))).count();
         assert_eq!((1..=6).map(held).collect::<Vec<_>>(), [2; 6]);
+
+        let sizes = |sizes: [u64; 4]| (0..4).map(ShardId).zip(sizes).collect::<BTreeMap<_, _>>();
+        assert_eq!(to_split(&map, &sizes([5, 5, 9, 5])), None);
+        assert_eq!(to_split(&map, &sizes([5, 5, SHARD_INODES_MAX + 1, 5])), Some(ShardId(2)));
+        assert_eq!(to_split(&map, &BTreeMap::new()), None, "a shard does not answer");
+        let six = cluster(&[""; 6]);
+        assert_eq!(to_split(&six, &BTreeMap::from([(ShardId(0), 5)])), Some(ShardId(0)));
+        let five = cluster(&[""; 5]);
+        assert_eq!(to_split(&five, &BTreeMap::from([(ShardId(0), 5)])), None);
 
         let led = BTreeMap::from([(NodeId(1), 4), (NodeId(2), 1)]);
         let members = [1, 2, 3].map(NodeId);

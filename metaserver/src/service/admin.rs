@@ -53,7 +53,7 @@ pub(super) async fn status(here: &Replicas) -> Result<Response, FsError> {
     let (nodes, mut problems) = placement::nodes(here, &map).await;
     let shard_map = with_leaders(map, &nodes);
     let mut totals = Totals::default();
-    let asked = shard_map.shards.iter().map(|shard| async move { (shard.id, totals_of(here, shard.id).await) });
+    let asked = shard_map.shards.iter().map(|shard| async move { (shard.id, here.totals(shard.id).await) });
     for (id, found) in futures::future::join_all(asked).await {
         match found {
             Ok(found) => (totals.inodes, totals.bytes) = (totals.inodes + found.inodes, totals.bytes + found.bytes),
@@ -79,14 +79,17 @@ fn with_leaders(map: ShardMap, nodes: &[NodeStatus]) -> ShardMap {
     led.fold(map, |map, (node, replica)| map.led_by(replica.shard, Some(node)))
 }
 
-async fn totals_of(here: &Replicas, shard: ShardId) -> Result<Totals, FsError> {
-    let answer = match here.led(shard) {
-        Ok(_) => totals(here, shard).await,
-        Err(_) => here.ask_shard(shard, Request::Totals { shard }).await,
-    };
-    match answer? {
-        Response::Totals(totals) => Ok(totals),
-        other => Err(FsError::bug(format!("totals were answered with {other:?}"))),
+impl Replicas {
+    /// A shard's totals, wherever it is led.
+    pub(crate) async fn totals(&self, shard: ShardId) -> Result<Totals, FsError> {
+        let answer = match self.led(shard) {
+            Ok(_) => totals(self, shard).await,
+            Err(_) => self.ask_shard(shard, Request::Totals { shard }).await,
+        };
+        match answer? {
+            Response::Totals(totals) => Ok(totals),
+            other => Err(FsError::bug(format!("totals were answered with {other:?}"))),
+        }
     }
 }
 

@@ -33,7 +33,7 @@ pub(crate) async fn join(here: &Replicas, join: Join) -> Result<Response, FsErro
         return Err(refused(Errno::EINVAL, &why));
     }
     let root = here.led(ShardId(0))?;
-    let voters = root.group.voters();
+    let voters = voters(here, &join).await?;
     let mut id = NodeId(0);
     let map = change_map(here, &root, |map| {
         let (node, changed) = admit(map, &join, &voters)?;
@@ -45,8 +45,21 @@ pub(crate) async fn join(here: &Replicas, join: Join) -> Result<Response, FsErro
     Ok(Response::Joined(Joined { node: id, mount: here.cluster.mount.clone(), map }))
 }
 
-/// The node's id, and whether the map had to be changed for it. `voters`: those of shard 0, whatever the map says: a voter's
-/// id is never given to a node that has not got its log.
+/// Those whose votes count in any shard, as far as their nodes answer; asked only if a node without id comes from the address
+/// of one that has an id.
+async fn voters(here: &Replicas, join: &Join) -> Result<Vec<NodeId>, FsError> {
+    let map = here.cluster.map()?;
+    let is_known = join.node.is_none() && map.nodes.iter().any(|node| node.address == join.address);
+    if !is_known {
+        return Ok(Vec::new());
+    }
+    let (nodes, _) = nodes(here, &map).await;
+    let replicas = nodes.into_iter().filter_map(|node| node.replicas).flatten();
+    Ok(replicas.flat_map(|replica| replica.voters).collect())
+}
+
+/// The node's id, and whether the map had to be changed for it. `voters`: whatever the map says, a voter's id is never given
+/// to a node that has not got its log.
 fn admit(map: &mut ShardMap, join: &Join, voters: &[NodeId]) -> Result<(NodeId, bool), FsError> {
     let holds = |map: &ShardMap, id: NodeId| {
         voters.contains(&id) || map.shards.iter().any(|shard| shard.replicas.contains(&id))
@@ -130,7 +143,7 @@ pub(super) async fn transfer(here: &Replicas, shard: ShardId, to: NodeId) -> Res
 }
 
 /// Writes into the map that a shard hands about half of what it has to a new one; its leader sees to it.
-pub(super) async fn split(here: &Replicas, shard: ShardId) -> Result<Response, FsError> {
+pub(crate) async fn split(here: &Replicas, shard: ShardId) -> Result<Response, FsError> {
     let root = here.led(ShardId(0))?;
     if here.cluster.map()?.shard(shard).is_none() {
         return Err(unknown_shard(shard));

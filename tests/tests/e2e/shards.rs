@@ -335,3 +335,25 @@ fn watch(address: &str, files: usize, newest_first: bool, stop: &AtomicBool) -> 
         seen
     })
 }
+
+#[test]
+fn a_cluster_with_nodes_to_spare_splits_by_itself_once() {
+    if plain_dir().is_some() {
+        return;
+    }
+    let mut cluster = Cluster::start(6);
+    let mount = cluster.mount();
+    for n in 0..40 {
+        fs::create_dir(mount.join(format!("dir{n}"))).unwrap();
+    }
+    wait_for("a replica on each of six nodes", DEADLINE, || {
+        let used: BTreeSet<u64> = cluster.shards().into_iter().flatten().collect();
+        (used.len() == 6).then_some(())
+    });
+    cluster.wait_healthy();
+    for n in 0..40 {
+        fs::rename(mount.join(format!("dir{n}")), mount.join(format!("moved{n}"))).unwrap();
+    }
+    assert_eq!(cluster.shards().len(), 2, "no more than there are nodes for");
+    cluster.fsck();
+}
