@@ -24,6 +24,7 @@ mod table;
 mod writer;
 
 #[cfg(test)]
+#[path = "file/testing_test.rs"]
 pub(crate) mod testing;
 
 use std::sync::Arc;

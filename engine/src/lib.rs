@@ -15,6 +15,7 @@ pub mod locks;
 pub mod read;
 
 #[cfg(test)]
+#[path = "harness_test.rs"]
 mod harness;
 mod ops;
 mod txn;

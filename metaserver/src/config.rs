@@ -153,9 +153,7 @@ impl Config {
         }
         Ok(())
     }
-}
 
-impl Config {
     /// Checks what only a node without data needs: a store for a new cluster, a token for one to join.
     pub fn validate_first(&self) -> Result<(), ConfigError> {
         let refuse = |key, why| Err(ConfigError::Value { key, why });

@@ -18,6 +18,7 @@ mod server;
 mod service;
 mod sessions;
 mod shard;
+mod tasks;
 
 pub use config::{Config, ConfigError};
 pub use data_dir::DataDirError;

@@ -3,6 +3,7 @@
 //! Not here: moving slots between shards. Invariant: a retried mkdir gets the same answer, since nothing but its own
 //! arguments is looked at.
 
+use pando_types::hash::fnv1a;
 use pando_types::{FileName, InodeId, SlotId};
 
 pub(crate) mod mover;
@@ -17,12 +18,7 @@ pub(crate) const SPREAD_LAST: SlotId = SlotId(SPREAD_SLOTS as u32);
 /// The slot of a directory made as `name` in `parent`. Locality by default: a tree stays in one slot, so that rename within
 /// it touches one shard. The first level is spread, since that is where a cluster's users and projects part.
 pub fn slot_of_new_directory(parent: InodeId, name: &FileName) -> SlotId {
-    if parent == InodeId::ROOT { SlotId((hash(name.as_bytes()) % SPREAD_SLOTS) as u32 + 1) } else { parent.slot() }
-}
-
-/// FNV-1a, 64 bits: the same on every machine and in every version, as a stored placement must be.
-fn hash(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3))
+    if parent == InodeId::ROOT { SlotId((fnv1a(name.as_bytes()) % SPREAD_SLOTS) as u32 + 1) } else { parent.slot() }
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use pando_segments::Store;
 use pando_types::request::{Replica, Request, Response};
 use pando_types::{FsError, ShardId};
 use tokio::sync::Mutex;
-use tokio::task::{AbortHandle, JoinHandle};
+use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
 use crate::cluster::Cluster;
@@ -23,6 +23,7 @@ use crate::gc::Collector;
 use crate::peers::Nodes;
 use crate::sessions;
 use crate::shard::{self, Running, Shard, ShardError};
+use crate::tasks::Tasks;
 
 /// Between two tries to start what a split has begun.
 const SPLIT_RETRY: Duration = Duration::from_millis(500);
@@ -65,15 +66,6 @@ pub(crate) async fn follow_splits(replicas: Arc<Replicas>) {
             warn!(%error, "a new shard's replica cannot be started yet");
             tokio::time::sleep(SPLIT_RETRY).await;
         }
-    }
-}
-
-/// Background tasks; they end when this is dropped.
-struct Tasks(Vec<AbortHandle>);
-
-impl Drop for Tasks {
-    fn drop(&mut self) {
-        self.0.iter().for_each(AbortHandle::abort);
     }
 }
 

@@ -18,7 +18,6 @@ use pando_types::limits::SESSION_TTL_MS;
 use pando_types::request::MountInfo;
 use pando_types::{FsError, NodeId};
 use tokio::sync::Mutex;
-use tokio::task::AbortHandle;
 use tracing::{info, warn};
 
 use crate::cluster::Cluster;
@@ -30,6 +29,7 @@ use crate::placement::mover;
 use crate::replicas::{self, Replicas};
 use crate::service::Service;
 use crate::shard::ShardError;
+use crate::tasks::Tasks;
 
 mod membership;
 
@@ -95,15 +95,6 @@ pub struct Server {
     tasks: Tasks,
     replicas: Arc<Replicas>,
     directory: DataDir,
-}
-
-/// Background tasks; they end when this is dropped.
-struct Tasks(Vec<AbortHandle>);
-
-impl Drop for Tasks {
-    fn drop(&mut self) {
-        self.0.iter().for_each(AbortHandle::abort);
-    }
 }
 
 impl Server {

@@ -20,6 +20,7 @@ mod mark;
 mod raft_types;
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
+#[path = "testing_test.rs"]
 mod testing;
 mod transport;
 

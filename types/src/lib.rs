@@ -9,6 +9,7 @@ pub mod command;
 pub mod epoch;
 pub mod error;
 pub mod extent;
+pub mod hash;
 pub mod ids;
 pub mod intent;
 pub mod limits;

@@ -5,6 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::epoch::MapEpoch;
+use crate::hash::fnv1a;
 use crate::ids::{NodeId, ShardId, SlotId};
 use crate::limits::{ADDRESS_BYTES_MAX, NODES_MAX, SHARDS_MAX};
 
@@ -38,11 +39,9 @@ impl ClusterTag {
     /// Of a sender that has no map yet.
     pub const UNKNOWN: ClusterTag = ClusterTag(0);
 
-    /// Of a cluster's id (FNV-1a, 64 bits).
+    /// Of a cluster's id.
     pub fn of(id: &str) -> ClusterTag {
-        ClusterTag(
-            id.bytes().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3)).max(1),
-        )
+        ClusterTag(fnv1a(id.as_bytes()).max(1))
     }
 }
 
