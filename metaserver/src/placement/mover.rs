@@ -14,12 +14,14 @@ use pando_raft::Host;
 use pando_types::request::{Replica, Request, Response};
 use pando_types::shard_map::ShardMap;
 use pando_types::{Command, Errno, FsError, NodeId, Reply, ShardId};
+use tokio::task::AbortHandle;
 use tracing::{info, warn};
 
 use super::planner;
 use crate::replicas::Replicas;
 use crate::service::placement;
 use crate::shard::Shard;
+use crate::tasks::Tasks;
 
 /// How often the cluster is looked over; a change of the map is looked at at once.
 const INTERVAL: Duration = Duration::from_millis(500);
@@ -36,6 +38,7 @@ const PING_TIMEOUT: Duration = Duration::from_secs(1);
 pub(crate) async fn run(replicas: Arc<Replicas>) {
     let mut changes = replicas.cluster.changes();
     let (mut spread, mut looked) = (Instant::now(), Instant::now());
+    let mut moving = BTreeMap::new();
     loop {
         if tokio::time::timeout(INTERVAL, changes.changed()).await.is_ok_and(|changed| changed.is_err()) {
             return;
@@ -49,6 +52,7 @@ pub(crate) async fn run(replicas: Arc<Replicas>) {
             let spread = spread_leaders(&replicas, &led, &map, &found).await;
             log_failure(spread, "shards are led as before for now");
         }
+        moving.retain(|_, task: &mut Tasks| !task.0.iter().all(AbortHandle::is_finished));
         for shard in led {
             if shard.id == ShardId(0) && !is_small {
                 log_failure(plan(&replicas, &shard, &found).await, "the shard map is left as it is for now");
@@ -58,10 +62,19 @@ pub(crate) async fn run(replicas: Arc<Replicas>) {
                 log_failure(split_if_needed(&replicas, &map, &found).await, "no shard is split for now");
             }
             stop_former(&replicas, &shard, &map, &found).await;
-            log_failure(hand_slots_over(&replicas, &shard).await, "a shard is not split yet");
-            log_failure(follow_map(&replicas, &shard).await, "the members of a shard are left as they are for now");
+            // A member that does not catch up keeps its own shard waiting, not the others.
+            moving.entry(shard.id).or_insert_with(|| {
+                let replicas = replicas.clone();
+                Tasks(vec![tokio::spawn(async move { follow(&replicas, &shard).await }).abort_handle()])
+            });
         }
     }
+}
+
+/// Gives a shard the slots and the members that the map says.
+async fn follow(replicas: &Replicas, shard: &Shard) {
+    log_failure(hand_slots_over(replicas, shard).await, "a shard is not split yet");
+    log_failure(follow_map(replicas, shard).await, "the members of a shard are left as they are for now");
 }
 
 fn log_failure(result: Result<(), FsError>, what: &str) {
