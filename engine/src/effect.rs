@@ -3,7 +3,6 @@
 //! Losing one is harmless: each has a read that finds the same work again ([`crate::read::free_orphans`],
 //! [`crate::read::dead_segments`], [`crate::read::sessions`]).
 
-use pando_types::intent::IntentId;
 use pando_types::{InodeId, SegmentId, SessionId, ShardId};
 
 /// Work for the leader.
@@ -17,10 +16,6 @@ pub enum Effect {
     SessionOpened(SessionId),
     /// A session has ended, and whatever orphans it held are free.
     SessionClosed(SessionId),
-    /// A change of another shard has locked something here: it must come to an end.
-    IntentBegun(IntentId),
-    /// A change of several shards was decided here: the others must be told.
-    IntentDecided(IntentId),
     /// Slots were handed to a new shard, whose replica every replica of this one starts.
     Split(ShardId),
     /// Every replica, not the leader alone, goes by the new shard map from now on.

@@ -8,7 +8,10 @@ mod directory;
 mod inode;
 mod xattr;
 
-pub use admin::{dead_segments, decided, free_orphans, half, segments_in_use, sessions, shard_map, slots, totals};
+pub use admin::{
+    dead_segments, decided, free_orphans, half, removed_shards, segments_in_use, sessions, shard_map, shards, slots,
+    totals,
+};
 pub use content::{content, readlink};
 pub use directory::{Found, lookup, parent, readdir};
 pub use inode::getattr;

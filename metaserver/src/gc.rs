@@ -121,8 +121,6 @@ impl Collector {
                 }
                 // Taken note of by each replica as it was applied.
                 Effect::ShardMapChanged | Effect::Split(_) => {}
-                // `intents.rs` looks at what is under way.
-                Effect::IntentBegun(_) | Effect::IntentDecided(_) => {}
             }
         }
         let left = orphans::reclaim(&self.shard, orphans, Pace::Background).await?;

@@ -19,7 +19,7 @@ use tracing::{debug, info, warn};
 
 use crate::peers::ASK_TIMEOUT;
 use crate::replicas::Replicas;
-use crate::shard::Shard;
+use crate::shard::{Shard, Territory};
 
 /// A change that others stand in the way of is answered as unavailable after this; its client asks again.
 const PATIENCE: Duration = Duration::from_secs(6);
@@ -40,7 +40,8 @@ const ABORTED_AGE: Duration = Duration::from_secs(120);
 /// Carries a change out, on the leader of its own shard.
 pub(crate) async fn carry_out(here: &Replicas, shard: &Shard, envelope: Envelope) -> Result<Reply, FsError> {
     let op = envelope.op;
-    if !may_cross(&envelope.command) {
+    // What only one shard can touch is not copied for a second attempt.
+    if !envelope.command.may_cross() {
         return answer(shard.proposer.propose(envelope).await?);
     }
     let deadline = Instant::now() + PATIENCE;
@@ -64,14 +65,6 @@ pub(crate) async fn carry_out(here: &Replicas, shard: &Shard, envelope: Envelope
     }
 }
 
-/// What only one shard can touch is not copied for a second attempt.
-fn may_cross(command: &Command) -> bool {
-    matches!(
-        command,
-        Command::Create(_) | Command::Unlink { .. } | Command::Rmdir { .. } | Command::Rename(_) | Command::Link { .. }
-    )
-}
-
 /// A part of 1 by which two changes that stand in each other's way differ.
 fn rand_part(op: OpId) -> f64 {
     let mixed = (op.session.0 ^ op.sequence.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -89,9 +82,9 @@ fn answer(reply: Reply) -> Result<Reply, FsError> {
 
 /// Waits until all shards have finished the change: it may have been decided by an earlier request of the same client.
 async fn finished(shard: &Shard, op: OpId, deadline: Instant) -> Result<(), FsError> {
+    let is_finished = |territory: &Arc<Territory>| territory.locks.decided().all(|(_, of)| of != op);
     let left = deadline.saturating_duration_since(Instant::now());
-    let unfinished = |territory: &Arc<crate::shard::Territory>| territory.locks.decided().any(|(_, of)| of == op);
-    match shard.wait_for(|territory| !unfinished(territory), left).await {
+    match is_finished(&shard.territory()) || shard.wait_for(is_finished, left).await {
         true => Ok(()),
         false => Err(FsError::unavailable("a change that was made waits for another shard")),
     }

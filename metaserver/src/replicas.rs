@@ -6,10 +6,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use pando_engine::Kv;
-use pando_engine::keys::removed;
 use pando_engine::keys::slots::Slots;
 use pando_engine::kv::rocks::RocksKv;
+use pando_engine::{Kv, read};
 use pando_raft::{Host, MachineError, PeerAnswer, RaftError};
 use pando_segments::Store;
 use pando_types::request::{Replica, Request, Response};
@@ -109,8 +108,8 @@ impl Replicas {
         self.host.receive(shard, message).await
     }
 
-    /// Starts a replica of a shard that this node is new to, unless it runs already. `slots`: what the shard has; EAGAIN while
-    /// a replica here has not got so far as to have handed them over.
+    /// Starts a replica of a shard that this node is new to, unless it runs already. `slots`: what the shard has; refused
+    /// as unavailable while a replica here has not got so far as to have handed them over.
     pub async fn start_new(&self, id: ShardId, slots: &Slots) -> Result<(), FsError> {
         let _alone = self.changing.lock().await;
         if self.shard(id).is_none() && !self.host.recorded().map_err(|e| unavailable(&e))?.contains(&id) {
@@ -128,7 +127,7 @@ impl Replicas {
     pub async fn start_split(&self) -> Result<(), ShardError> {
         let _alone = self.changing.lock().await;
         let recorded = self.host.recorded()?;
-        let begun = removed::applied(&self.kv.view()).map_err(MachineError::new)?;
+        let begun = read::shards(&self.kv.view()).map_err(MachineError::new)?;
         for id in begun.into_iter().filter(|id| !recorded.contains(id)) {
             // A log whose state a crash could take back would not fit the state that comes again.
             let kv = self.kv.clone();
@@ -146,7 +145,7 @@ impl Replicas {
 
     /// Goes on with removals that were cut off, before anything is started.
     pub async fn finish_removals(&self) -> Result<(), ShardError> {
-        for id in removed::all(&self.kv.view()).map_err(MachineError::new)? {
+        for id in read::removed_shards(&self.kv.view()).map_err(MachineError::new)? {
             self.host.erase(id).await?;
             shard::erase(&self.kv, id)?;
         }

@@ -17,6 +17,11 @@ use serde_json::Value;
 use crate::pando::{DEADLINE, binary, run, scratch, start_ready, text, wait_for};
 use crate::sys;
 
+/// A number that an environment variable may set.
+pub fn number(variable: &str, otherwise: usize) -> usize {
+    std::env::var(variable).ok().and_then(|n| n.parse().ok()).unwrap_or(otherwise)
+}
+
 /// A server process of the cluster, running or not.
 struct Member {
     address: String,

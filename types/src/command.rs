@@ -398,6 +398,18 @@ impl Reply {
 }
 
 impl Command {
+    /// Whether it may touch several shards: it changes names and the links of what they mean.
+    pub fn may_cross(&self) -> bool {
+        matches!(
+            self,
+            Command::Create(_)
+                | Command::Unlink { .. }
+                | Command::Rmdir { .. }
+                | Command::Rename(_)
+                | Command::Link { .. }
+        )
+    }
+
     /// Of which inodes' shard the change is: the directory of the (old) name, or the inodes themselves. One shard has all.
     pub fn home(&self) -> Vec<InodeId> {
         match self {

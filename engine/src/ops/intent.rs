@@ -10,7 +10,6 @@ use pando_types::{Errno, InodeId, OpId, Reply, SessionId};
 
 use super::names::{self, Place};
 use super::{OpError, carry_out, session, unlink, xattr};
-use crate::effect::Effect;
 use crate::error::{Corrupt, EngineError};
 use crate::keys::dentry::{self, Dentry};
 use crate::keys::inode::Inode;
@@ -47,7 +46,6 @@ pub(super) fn prepare<V: View>(txn: &mut Txn<'_, V>, id: IntentId, wants: &[Want
     locks.into_iter().for_each(|lock| all.take(id, lock));
     let value = intent::encode(all.of(id).unwrap_or_default());
     txn.put(intent::key(txn.shard(), id), value);
-    txn.effect(Effect::IntentBegun(id));
     Ok(Reply::Facts(facts))
 }
 
@@ -98,7 +96,7 @@ fn inode_fact<V: View>(txn: &mut Txn<'_, V>, inode: InodeId) -> Result<Fact, Eng
 /// The change's own reply; without facts it is carried out as if it came alone.
 pub(super) fn decide<V: View>(txn: &mut Txn<'_, V>, op: OpId, decide: &Decide) -> Result<Reply, EngineError> {
     let Decide { intent: id, facts, command } = decide;
-    if id.shard != txn.shard() || !is_cross_verb(command) {
+    if id.shard != txn.shard() || !command.may_cross() {
         return Ok(Reply::Refused(Errno::EINVAL));
     }
     // It was given up, or it is an old copy of one that was carried out.
@@ -115,17 +113,7 @@ pub(super) fn decide<V: View>(txn: &mut Txn<'_, V>, op: OpId, decide: &Decide) -
     let decided = Decided { op, steps: abroad.into_steps(facts)? };
     txn.put(intent::decided_key(txn.shard(), *id), intent::encode_decided(&decided));
     txn.locks_mut().decide(*id, op);
-    txn.effect(Effect::IntentDecided(*id));
     Ok(reply)
-}
-
-/// What may touch several shards.
-fn is_cross_verb(command: &pando_types::Command) -> bool {
-    use pando_types::Command;
-    matches!(
-        command,
-        Command::Create(_) | Command::Unlink { .. } | Command::Rmdir { .. } | Command::Rename(_) | Command::Link { .. }
-    )
 }
 
 /// An attempt that is not known is over already.

@@ -19,17 +19,17 @@ pub(super) struct Place<'a> {
     pub name: &'a FileName,
 }
 
+/// An inode that nobody else is about to change, if it exists, of whichever shard.
+pub(super) fn head<V: View>(txn: &mut Txn<'_, V>, id: InodeId) -> Result<Option<Head>, OpError> {
+    if !txn.owns(id.slot()) {
+        return txn.abroad.inode(id).ok_or_else(|| OpError::Wants(vec![Want::Inode(id)]));
+    }
+    if txn.locks().is_inode_locked(id) { Err(OpError::Busy) } else { Ok(txn.head(id)?) }
+}
+
 /// A directory that exists: ENOENT (it was removed), ENOTDIR. One of another shard comes with a [`reach`]ed place in it.
 pub(super) fn directory<V: View>(txn: &mut Txn<'_, V>, id: InodeId) -> Result<Head, OpError> {
-    let head = if txn.owns(id.slot()) {
-        if txn.locks().is_inode_locked(id) {
-            return Err(OpError::Busy);
-        }
-        txn.head(id)?
-    } else {
-        txn.abroad.inode(id).ok_or_else(|| OpError::Wants(vec![Want::Inode(id)]))?
-    };
-    let head = head.ok_or(Errno::ENOENT)?;
+    let head = head(txn, id)?.ok_or(Errno::ENOENT)?;
     if head.is_dir() { Ok(head) } else { Err(Errno::ENOTDIR.into()) }
 }
 

@@ -118,6 +118,25 @@ pub fn decided(view: &impl View, shard: ShardId, intent: IntentId) -> Result<Opt
     Ok(value.map(|value| intent::decode_decided(&value)).transpose()?)
 }
 
+/// The shards that have a state in this store, applied up to some mark.
+pub fn shards(view: &impl View) -> Result<Vec<ShardId>, ReadError> {
+    shards_with(view, KeyKind::Applied)
+}
+
+/// The shards whose replica was removed from this node, and not yet all that is left of it.
+pub fn removed_shards(view: &impl View) -> Result<Vec<ShardId>, ReadError> {
+    shards_with(view, KeyKind::Removed)
+}
+
+fn shards_with(view: &impl View, kind: KeyKind) -> Result<Vec<ShardId>, ReadError> {
+    let prefix = keys::slot_prefix(SlotId(keys::SHARD_SLOT), kind);
+    let wrong = |id| Corrupt(format!("there is a record of shard {id}, which is no shard"));
+    collect(view, &prefix, &after(&prefix), usize::MAX, |key, _| {
+        let (_, _, id, _) = keys::split(key)?;
+        u32::try_from(id).map(ShardId).map_err(|_| wrong(id))
+    })
+}
+
 /// The slots that a shard owns.
 pub fn slots(view: &impl View, shard: ShardId) -> Result<Slots, ReadError> {
     Ok(view.get(&slots::key(shard))?.map(|value| Slots::decode(&value)).transpose()?.unwrap_or_default())

@@ -12,7 +12,7 @@ use std::thread::{self, JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
 use pando_tests::bytes::seeded;
-use pando_tests::cluster::Cluster;
+use pando_tests::cluster::{Cluster, number};
 use pando_tests::pando::{DEADLINE, plain_dir, run, text, wait_for};
 
 use crate::same;
@@ -95,21 +95,17 @@ fn work(dir: &Path, stop: &AtomicBool) -> Told {
     told
 }
 
-fn rounds(few: usize) -> usize {
-    std::env::var("PANDO_FAULTS").ok().and_then(|n| n.parse().ok()).unwrap_or(few)
-}
-
 #[test]
 fn leaders_die_and_pause_and_programs_see_neither_errors_nor_losses() {
     if plain_dir().is_some() {
         return;
     }
-    let nodes = std::env::var("PANDO_NODES").ok().and_then(|n| n.parse().ok()).unwrap_or(3);
+    let nodes = number("PANDO_NODES", 3);
     let mut cluster = Cluster::start(nodes);
     let mount = cluster.mount();
     let programs: Vec<_> = (0..2).map(|n| Program::start(mount.join(format!("program-{n}")))).collect();
     let mut worst = Duration::ZERO;
-    for round in 0..rounds(4) {
+    for round in 0..number("PANDO_FAULTS", 4) {
         sleep(Duration::from_millis(500));
         let leader = cluster.leader();
         match round % 4 {

@@ -13,7 +13,7 @@ use std::thread::{self, JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
 use pando_client::{Meta, RetryPolicy};
-use pando_tests::cluster::Cluster;
+use pando_tests::cluster::{Cluster, number};
 use pando_tests::pando::{DEADLINE, plain_dir, text, wait_for};
 use pando_types::{Errno, FileName, InodeId};
 
@@ -117,7 +117,6 @@ fn shards_split_and_die_under_load_and_changes_across_them_are_whole() {
     if plain_dir().is_some() {
         return;
     }
-    let number = |name: &str, few: usize| std::env::var(name).ok().and_then(|n| n.parse().ok()).unwrap_or(few);
     let nodes = number("PANDO_NODES", 3);
     let mut cluster = Cluster::start(nodes);
     let mount = cluster.mount();
